@@ -1,0 +1,153 @@
+//! Element types and reductions: what may be in a buffer, and how buffers are combined.
+
+use std::fmt;
+
+/// Element type of a buffer, as it is agreed between ranks and told in errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+    /// IEEE 754 binary16.
+    F16,
+    /// bfloat16.
+    BF16,
+    /// Signed, 8 bits.
+    I8,
+    /// Signed, 16 bits.
+    I16,
+    /// Signed, 32 bits.
+    I32,
+    /// Signed, 64 bits.
+    I64,
+    /// Unsigned, 8 bits.
+    U8,
+    /// Unsigned, 16 bits.
+    U16,
+    /// Unsigned, 32 bits.
+    U32,
+    /// Unsigned, 64 bits.
+    U64,
+}
+
+impl DType {
+    /// All element types.
+    pub const ALL: [DType; 12] = [
+        DType::F32, DType::F64, DType::F16, DType::BF16, DType::I8, DType::I16, DType::I32,
+        DType::I64, DType::U8, DType::U16, DType::U32, DType::U64,
+    ];
+
+    /// Size of one element in bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::I8 | DType::U8 => 1,
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 2,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F64 | DType::I64 | DType::U64 => 8,
+        }
+    }
+
+    /// The name Rust gives the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::I8 => "i8",
+            DType::I16 => "i16",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U8 => "u8",
+            DType::U16 => "u16",
+            DType::U32 => "u32",
+            DType::U64 => "u64",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the ranks' elements are combined.
+///
+/// | | integers | floats |
+/// |---|---|---|
+/// | `Sum`, `Prod` | wrap around | IEEE 754; NaN and infinities propagate |
+/// | `Min`, `Max` | exact | a NaN in any input gives NaN; −0 is less than +0 |
+/// | `Avg` | the wrapped sum divided by the number of ranks, rounded towards zero | the sum divided by the number of ranks |
+///
+/// `f16` and `bf16`: the inputs of one step are combined in `f32` and rounded once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// Sum of all ranks' elements.
+    Sum,
+    /// Product of all ranks' elements.
+    Prod,
+    /// Smallest of all ranks' elements.
+    Min,
+    /// Largest of all ranks' elements.
+    Max,
+    /// Sum divided by the number of ranks.
+    Avg,
+}
+
+impl ReduceOp {
+    /// All reductions.
+    pub const ALL: [ReduceOp; 5] =
+        [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+
+    /// Lower-case name, as the command line takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Avg => "avg",
+        }
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type that can be sent and reduced: a plain number without padding.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be communicated",
+    label = "not an element type",
+    note = "element types are f32, f64, half::f16, half::bf16 and the integers of 8 to 64 bits"
+)]
+pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + PartialEq + fmt::Debug {
+    /// The type as ranks agree on it.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($type:ty => $dtype:ident),+ $(,)?) => {$(
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )+};
+}
+
+elements! {
+    f32 => F32, f64 => F64, half::f16 => F16, half::bf16 => BF16,
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}

@@ -1,0 +1,322 @@
+//! Errors: what went wrong, who is to blame, and what to do.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::element::{DType, ReduceOp};
+use crate::rank::{Rank, Seq, Tag};
+
+/// Why a communicator could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// An environment variable is missing, unreadable, or contradicts another.
+    #[error("{message}; seen: {seen}")]
+    Environment {
+        /// What is wrong, and what to do.
+        message: String,
+        /// Every variable looked at, with its value.
+        seen: String,
+    },
+    /// A setting that can't work.
+    #[error("{0}")]
+    Config(String),
+    /// Not everybody came before the deadline.
+    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}", ranks(.missing))]
+    MissingRanks {
+        /// Where the root listens.
+        root: String,
+        /// Who has not come.
+        missing: Vec<Rank>,
+        /// Who has, with addresses.
+        present: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Two processes claim one rank.
+    #[error("rank {rank} was claimed by two processes: {first} and {second}")]
+    DuplicateRank {
+        /// The rank claimed twice.
+        rank: Rank,
+        /// Address, host and process id of the first.
+        first: String,
+        /// Address, host and process id of the second.
+        second: String,
+    },
+    /// Two ranks claim one device.
+    #[error("ranks {first} and {second} both claim device {device} of host {host}")]
+    DuplicateDevice {
+        /// Device index.
+        device: u32,
+        /// Its host.
+        host: String,
+        /// One rank.
+        first: Rank,
+        /// The other.
+        second: Rank,
+    },
+    /// Processes disagree on how many there are.
+    #[error("world size disagreement: {claims}")]
+    WorldSize {
+        /// Which ranks claim which size.
+        claims: String,
+    },
+    /// A fact that plans are chosen from differs between ranks.
+    #[error("ranks disagree on {key}: {values}")]
+    FactsDiffer {
+        /// The fact.
+        key: String,
+        /// Which ranks hold which value.
+        values: String,
+    },
+    /// The other side speaks another version.
+    #[error("protocol version mismatch: this is {ours}, {peer} has {theirs}")]
+    Version {
+        /// Ours.
+        ours: u16,
+        /// Theirs.
+        theirs: u16,
+        /// Who.
+        peer: String,
+    },
+    /// The job token was not proved.
+    #[error("{peer} did not prove the job's token: {reason}")]
+    Authentication {
+        /// Who.
+        peer: String,
+        /// What was wrong.
+        reason: String,
+    },
+    /// Nobody answers at an address.
+    #[error("rank {from} can't reach {to} at {address}: {reason}")]
+    Unreachable {
+        /// Who tried.
+        from: Rank,
+        /// Whom ("the root", "rank 3").
+        to: String,
+        /// Where.
+        address: String,
+        /// Last error, how often and how long was tried.
+        reason: String,
+    },
+    /// A member or the root went away during set-up.
+    #[error("{who} went away during {phase}: {reason}")]
+    Lost {
+        /// Who ("the root (rank 0) at 10.0.0.1:29500").
+        who: String,
+        /// In which phase.
+        phase: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The machine grants too little of something.
+    #[error("not enough {what}: {needed} needed, {available} available; {hint}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// Need.
+        needed: u64,
+        /// Have.
+        available: u64,
+        /// What to do.
+        hint: String,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+fn ranks(list: &[Rank]) -> String {
+    let names: Vec<String> = list.iter().map(Rank::to_string).collect();
+    format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+/// A call, as ranks compare it: everything that must be equal on all of them.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CallInfo {
+    /// "all_reduce", "send", …
+    pub operation: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements per rank.
+    pub count: u64,
+    /// Reduction, where there is one.
+    pub op: Option<ReduceOp>,
+    /// Root or peer, where there is one.
+    pub root: Option<Rank>,
+    /// Tag, for point to point.
+    pub tag: Option<Tag>,
+    /// Algorithm of the plan.
+    pub algorithm: String,
+}
+
+impl fmt::Display for CallInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
+        if let Some(op) = self.op {
+            write!(f, ", {op}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, ", {} {root}", if self.tag.is_some() { "peer" } else { "root" })?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, ", tag {tag}")?;
+        }
+        if !self.algorithm.is_empty() {
+            write!(f, ", {}", self.algorithm)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Why an operation did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Ranks called different things under the same number.
+    #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", calls(.calls))]
+    Mismatch {
+        /// What this rank called.
+        operation: String,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: String,
+        /// What each rank called, as far as known.
+        calls: Vec<(Rank, CallInfo)>,
+    },
+    /// The operation's deadline passed.
+    #[error("{0}")]
+    Deadline(Box<Report>),
+    /// A rank's process or host is gone.
+    #[error("{operation} {seq} on \"{communicator}\": rank {rank} ({host}) is lost: {cause}")]
+    PeerLost {
+        /// What this rank was doing.
+        operation: String,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: String,
+        /// Who is lost.
+        rank: Rank,
+        /// Host, address and process id.
+        host: String,
+        /// What was seen.
+        cause: String,
+    },
+    /// Another rank gave the operation up.
+    #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
+    Aborted {
+        /// What this rank was doing.
+        operation: String,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: String,
+        /// Who gave it up.
+        by: Rank,
+        /// Why.
+        cause: String,
+    },
+    /// This rank gave the operation up.
+    #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
+    Cancelled {
+        /// What this rank was doing.
+        operation: String,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: String,
+    },
+    /// An argument that can't be right, whatever the other ranks say.
+    #[error("{operation}: {problem}")]
+    InvalidArgument {
+        /// What was called.
+        operation: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// The communicator failed earlier and can't be used.
+    #[error("communicator \"{communicator}\" has failed: {cause}; rebuild() it")]
+    Failed {
+        /// Its name.
+        communicator: String,
+        /// Why it failed.
+        cause: String,
+    },
+    /// The communicator was closed.
+    #[error("communicator \"{0}\" is closed")]
+    Closed(String),
+    /// A peer broke the protocol.
+    #[error("rank {rank} broke the protocol: {problem}")]
+    Protocol {
+        /// Who.
+        rank: Rank,
+        /// How.
+        problem: String,
+    },
+}
+
+fn calls(calls: &[(Rank, CallInfo)]) -> String {
+    let each: Vec<String> = calls.iter().map(|(rank, call)| format!("rank {rank} calls {call}")).collect();
+    each.join("; ")
+}
+
+/// What is known about an operation that does not end.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// What this rank waits in.
+    pub operation: String,
+    /// Under which number.
+    pub seq: Seq,
+    /// Name of the communicator.
+    pub communicator: String,
+    /// Rank that wrote this.
+    pub rank: Rank,
+    /// How long it has waited.
+    pub waited: Duration,
+    /// Who has not done his part.
+    pub late: Vec<Rank>,
+    /// The last known state of each late rank, in words, with its age.
+    pub states: Vec<(Rank, String)>,
+    /// The likely cause.
+    pub cause: String,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} on \"{}\": waited {:.1?} for {}",
+            self.operation, self.seq, self.communicator, self.waited, ranks(&self.late)
+        )?;
+        for (rank, state) in &self.states {
+            write!(f, "; rank {rank} {state}")?;
+        }
+        if !self.cause.is_empty() {
+            write!(f, "; {}", self.cause)?;
+        }
+        Ok(())
+    }
+}
+
+/// An operation's error, with the buffer that was handed in, if it could be given back safely.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct OpError<B> {
+    /// What went wrong.
+    pub error: Error,
+    /// The buffer; its contents are undefined. `None` while a peer might still touch it.
+    pub buffer: Option<B>,
+}
+
+impl<B> From<OpError<B>> for Error {
+    fn from(error: OpError<B>) -> Self {
+        error.error
+    }
+}
