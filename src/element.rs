@@ -3,8 +3,7 @@
 use std::fmt;
 
 /// Element type of a buffer, as it is agreed between ranks and told in errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum DType {
     /// IEEE 754 binary32.
@@ -36,8 +35,18 @@ pub enum DType {
 impl DType {
     /// All element types.
     pub const ALL: [DType; 12] = [
-        DType::F32, DType::F64, DType::F16, DType::BF16, DType::I8, DType::I16, DType::I32,
-        DType::I64, DType::U8, DType::U16, DType::U32, DType::U64,
+        DType::F32,
+        DType::F64,
+        DType::F16,
+        DType::BF16,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::U16,
+        DType::U32,
+        DType::U64,
     ];
 
     /// Size of one element in bytes.
@@ -84,8 +93,7 @@ impl fmt::Display for DType {
 /// | `Avg` | the wrapped sum divided by the number of ranks, rounded towards zero | the sum divided by the number of ranks |
 ///
 /// `f16` and `bf16`: the inputs of one step are combined in `f32` and rounded once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum ReduceOp {
     /// Sum of all ranks' elements.

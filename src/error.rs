@@ -22,7 +22,7 @@ pub enum InitError {
     #[error("{0}")]
     Config(String),
     /// Not everybody came before the deadline.
-    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}", ranks(.missing))]
+    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}", list_ranks(.missing))]
     MissingRanks {
         /// Where the root listens.
         root: String,
@@ -131,7 +131,7 @@ pub enum InitError {
     },
 }
 
-fn ranks(list: &[Rank]) -> String {
+fn list_ranks(list: &[Rank]) -> String {
     let names: Vec<String> = list.iter().map(Rank::to_string).collect();
     format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }
@@ -179,7 +179,7 @@ impl fmt::Display for CallInfo {
 #[non_exhaustive]
 pub enum Error {
     /// Ranks called different things under the same number.
-    #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", calls(.calls))]
+    #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", list_calls(.calls))]
     Mismatch {
         /// What this rank called.
         operation: String,
@@ -262,7 +262,7 @@ pub enum Error {
     },
 }
 
-fn calls(calls: &[(Rank, CallInfo)]) -> String {
+fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
     let each: Vec<String> = calls.iter().map(|(rank, call)| format!("rank {rank} calls {call}")).collect();
     each.join("; ")
 }
@@ -293,7 +293,11 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} {} on \"{}\": waited {:.1?} for {}",
-            self.operation, self.seq, self.communicator, self.waited, ranks(&self.late)
+            self.operation,
+            self.seq,
+            self.communicator,
+            self.waited,
+            list_ranks(&self.late)
         )?;
         for (rank, state) in &self.states {
             write!(f, "; rank {rank} {state}")?;

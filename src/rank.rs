@@ -3,8 +3,9 @@
 use std::fmt;
 
 /// A member of a communicator: `0..size`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Rank(pub u32);
 
 impl Rank {
@@ -27,8 +28,9 @@ impl From<u32> for Rank {
 }
 
 /// Tells messages between the same two ranks apart; chosen by the user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Tag(pub u32);
 
 impl fmt::Display for Tag {
@@ -44,8 +46,9 @@ impl From<u32> for Tag {
 }
 
 /// The number of a call on a communicator. Collectives count 0, 1, 2, … in call order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Seq(pub u64);
 
 impl fmt::Display for Seq {
@@ -55,6 +58,7 @@ impl fmt::Display for Seq {
 }
 
 /// What a communicator is called on the wire; equal on all its members.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Channel(pub u64);
