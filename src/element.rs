@@ -141,7 +141,7 @@ mod sealed {
     label = "not an element type",
     note = "element types are f32, f64, half::f16, half::bf16 and the integers of 8 to 64 bits"
 )]
-pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + PartialEq + fmt::Debug {
+pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + Unpin + PartialEq + fmt::Debug {
     /// The type as ranks agree on it.
     const DTYPE: DType;
 }

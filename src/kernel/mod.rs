@@ -25,3 +25,13 @@ pub(crate) struct Reduction {
 pub(crate) unsafe fn reduce(reduction: Reduction, dst: *mut u8, srcs: &[*const u8], elements: usize) {
     let _ = (reduction, dst, srcs, elements);
 }
+
+/// Copies between ranges that do not overlap.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `bytes` bytes; they do not overlap; nobody else writes either.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) }
+}

@@ -1,0 +1,192 @@
+//! What may be handed to an operation, and what comes back.
+
+use bytes::Bytes;
+
+use super::owned::Buffer;
+use super::parts::Parts;
+use super::pool::Pool;
+use crate::element::Element;
+use std::sync::Arc;
+
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy, `&[T]` by
+/// one staged copy.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be sent",
+    label = "not a buffer of elements",
+    note = "pass a Vec<T>, Box<[T]>, Buffer<T> or Bytes by value (zero-copy), or a &[T] (staged copy)"
+)]
+pub trait Lend: Sealed + Sized {
+    /// Element type.
+    type Element: Element;
+    /// What the operation gives back: the buffer itself, or nothing for a borrow.
+    type Returned;
+    #[doc(hidden)]
+    type Guard: Guard<Returned = Self::Returned> + Unpin;
+    #[doc(hidden)]
+    fn lend(self, staging: &Staging) -> (Lent, Self::Guard);
+}
+
+/// Something that an operation can write its result into: `Vec<T>`, `Box<[T]>` and [`Buffer<T>`] by value without a
+/// copy, `&mut [T]`, `&mut Vec<T>` and `&mut [T; N]` by one staged copy.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't receive a result",
+    label = "not a writable buffer of elements",
+    note = "pass a Vec<T>, Box<[T]> or Buffer<T> by value (zero-copy), or a &mut [T] (staged copy)",
+    note = "a Buffer<T> is passed by value and comes back from the operation; in loops pass `&mut *slice`"
+)]
+pub trait LendMut: Lend {}
+
+/// Where copies of borrowed memory are kept.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Staging(pub(crate) Arc<Pool>);
+
+/// Memory that an operation works on.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Lent(pub(crate) Parts);
+
+/// What the future keeps to give the buffer back.
+#[doc(hidden)]
+pub trait Guard {
+    /// What is given back.
+    type Returned;
+    /// The result arrived in `lent`.
+    fn give_back(self, lent: Lent) -> Self::Returned;
+    /// The operation failed; contents are undefined.
+    fn give_up(self, lent: Lent) -> Self::Returned
+    where
+        Self: Sized;
+}
+
+macro_rules! owned {
+    ($($type:ty, $guard:ident, $into:expr, $from:expr);+ $(;)?) => {$(
+        impl<T: Element> Sealed for $type {}
+        impl<T: Element> Lend for $type {
+            type Element = T;
+            type Returned = Self;
+            type Guard = $guard<T>;
+            fn lend(self, _: &Staging) -> (Lent, Self::Guard) {
+                (Lent($into(self)), $guard(std::marker::PhantomData))
+            }
+        }
+        impl<T: Element> LendMut for $type {}
+
+        #[doc(hidden)]
+        #[derive(Debug)]
+        pub struct $guard<T>(std::marker::PhantomData<T>);
+        impl<T: Element> Guard for $guard<T> {
+            type Returned = $type;
+            fn give_back(self, lent: Lent) -> $type {
+                $from(lent.0)
+            }
+            fn give_up(self, lent: Lent) -> $type {
+                $from(lent.0)
+            }
+        }
+    )+};
+}
+
+owned! {
+    Vec<T>, OwnedVec, Parts::from_vec, Parts::into_vec;
+    Box<[T]>, OwnedBox, |this: Box<[T]>| Parts::from_vec(this.into_vec()), |parts: Parts| parts.into_vec().into_boxed_slice();
+    Buffer<T>, OwnedBuffer, Buffer::into_parts, Buffer::from_parts;
+}
+
+impl Sealed for Bytes {}
+impl Lend for Bytes {
+    type Element = u8;
+    type Returned = Bytes;
+    type Guard = OwnedBytes;
+    fn lend(self, _: &Staging) -> (Lent, OwnedBytes) {
+        (Lent(Parts::from_bytes(self.clone())), OwnedBytes(self))
+    }
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct OwnedBytes(Bytes);
+impl Guard for OwnedBytes {
+    type Returned = Bytes;
+    fn give_back(self, _: Lent) -> Bytes {
+        self.0
+    }
+    fn give_up(self, _: Lent) -> Bytes {
+        self.0
+    }
+}
+
+fn stage<T: Element>(elements: &[T], staging: &Staging) -> Lent {
+    let bytes: &[u8] = bytemuck::cast_slice(elements);
+    let block = staging.0.block(bytes.len());
+    block.raw().sub(0..bytes.len()).copy_from_slice(bytes);
+    Lent(Parts::from_block(block, bytes.len()))
+}
+
+impl<T: Element> Sealed for &[T] {}
+impl<'a, T: Element> Lend for &'a [T] {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        (stage(self, staging), Read)
+    }
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Read;
+impl Guard for Read {
+    type Returned = ();
+    fn give_back(self, _: Lent) {}
+    fn give_up(self, _: Lent) {}
+}
+
+impl<T: Element> Sealed for &mut [T] {}
+impl<'a, T: Element> Lend for &'a mut [T] {
+    type Element = T;
+    type Returned = ();
+    type Guard = Write<'a, T>;
+    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+        (stage(self, staging), Write(self))
+    }
+}
+impl<T: Element> LendMut for &mut [T] {}
+
+impl<T: Element> Sealed for &mut Vec<T> {}
+impl<'a, T: Element> Lend for &'a mut Vec<T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Write<'a, T>;
+    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+        self.as_mut_slice().lend(staging)
+    }
+}
+impl<T: Element> LendMut for &mut Vec<T> {}
+
+impl<T: Element, const N: usize> Sealed for &mut [T; N] {}
+impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
+    type Element = T;
+    type Returned = ();
+    type Guard = Write<'a, T>;
+    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+        self.as_mut_slice().lend(staging)
+    }
+}
+impl<T: Element, const N: usize> LendMut for &mut [T; N] {}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Write<'a, T>(&'a mut [T]);
+impl<T: Element> Guard for Write<'_, T> {
+    type Returned = ();
+    fn give_back(self, lent: Lent) {
+        bytemuck::cast_slice_mut(self.0).copy_from_slice(lent.0.raw().bytes_ref());
+    }
+    fn give_up(self, _: Lent) {}
+}

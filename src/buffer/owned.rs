@@ -1,0 +1,145 @@
+//! [`Buffer`]: aligned memory for the fastest paths.
+
+#![allow(unsafe_code)]
+
+use std::alloc::Layout;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use super::parts::Parts;
+use crate::element::Element;
+
+/// Cache lines, and the widest vector registers.
+const ALIGN: usize = 64;
+/// Above this, memory is laid out for transparent huge pages: first touch is several times cheaper.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A fixed-length vector of elements in aligned memory, in huge pages where it is large.
+///
+/// Hand it to operations by value; they give it back.
+///
+/// ```
+/// let mut buffer = hcomm::Buffer::<f32>::zeroed(1024);
+/// buffer[0] = 1.0;
+/// assert_eq!(buffer.len(), 1024);
+/// ```
+#[must_use = "a buffer holds the result"]
+pub struct Buffer<T: Element> {
+    memory: Memory,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// `len` elements, all zero.
+    pub fn zeroed(len: usize) -> Self {
+        let bytes = len.checked_mul(size_of::<T>()).expect("a buffer's size fits into memory");
+        Buffer { memory: Memory::zeroed(bytes), len, element: PhantomData }
+    }
+
+    /// A copy of `elements`.
+    pub fn copy_of(elements: &[T]) -> Self {
+        let mut buffer = Self::zeroed(elements.len());
+        buffer.copy_from_slice(elements);
+        buffer
+    }
+
+    pub(crate) fn into_parts(self) -> Parts {
+        let bytes = self.len * size_of::<T>();
+        Parts::from_memory(self.memory, bytes)
+    }
+
+    pub(crate) fn from_parts(parts: Parts) -> Self {
+        let len = parts.raw().len() / size_of::<T>();
+        match parts.into_memory() {
+            Some(memory) => Buffer { memory, len, element: PhantomData },
+            None => Self::zeroed(0),
+        }
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `memory` holds `len` initialised elements, aligned to 64.
+        unsafe { std::slice::from_raw_parts(self.memory.ptr.cast(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.ptr.cast(), self.len) }
+    }
+}
+
+impl<T: Element> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer<{}>({})", T::DTYPE, self.len)
+    }
+}
+
+impl<T: Element> From<&[T]> for Buffer<T> {
+    fn from(elements: &[T]) -> Self {
+        Self::copy_of(elements)
+    }
+}
+
+/// An aligned allocation, zeroed at birth.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    ptr: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: plain memory, owned.
+unsafe impl Send for Memory {}
+// SAFETY: plain memory; shared access reads only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn zeroed(bytes: usize) -> Self {
+        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGN };
+        let layout = Layout::from_size_align(bytes.max(1), align).expect("a buffer's size fits into memory");
+        if bytes >= HUGE_PAGE {
+            return Self::huge(layout);
+        }
+        // SAFETY: the layout's size is not 0.
+        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+        if ptr.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Memory { ptr, layout }
+    }
+
+    fn huge(layout: Layout) -> Self {
+        // SAFETY: the layout's size is not 0.
+        let ptr = unsafe { std::alloc::alloc(layout) };
+        if ptr.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        let whole = layout.size() / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: advice about our own pages; where it is refused, ordinary pages do.
+        let _ = unsafe { rustix::mm::madvise(ptr.cast(), whole, rustix::mm::Advice::LinuxHugepage) };
+        // SAFETY: ours, `size` bytes long. Zeroing after the advice faults the pages in as huge ones.
+        unsafe { ptr.write_bytes(0, layout.size()) };
+        Memory { ptr, layout }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, freed once.
+        unsafe { std::alloc::dealloc(self.ptr, self.layout) }
+    }
+}

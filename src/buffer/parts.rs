@@ -1,0 +1,102 @@
+//! A buffer with its type erased: what an operation owns while it runs.
+
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+
+use super::pool::Block;
+use super::raw::Raw;
+use crate::element::Element;
+
+/// Memory and the duty to free it.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    raw: Raw,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// A `Vec`'s allocation, freed by `free(ptr, capacity)`.
+    Vec { capacity: usize, free: unsafe fn(*mut u8, usize) },
+    /// A `Buffer`'s allocation.
+    Buffer(super::owned::Memory),
+    /// Shared, read only.
+    Bytes(#[expect(dead_code, reason = "keeps the memory alive")] bytes::Bytes),
+    /// Staging memory that goes back to its pool.
+    Block(Block),
+    /// Somebody waits, blocked, until the operation is over, and owns the memory.
+    Lent,
+    /// No memory.
+    None,
+}
+
+// SAFETY: the memory belongs to whoever has the Parts; element types are Send + Sync.
+unsafe impl Send for Parts {}
+
+impl Parts {
+    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None };
+
+    pub(crate) fn raw(&self) -> Raw {
+        self.raw
+    }
+
+    pub(crate) fn from_vec<T: Element>(vec: Vec<T>) -> Self {
+        unsafe fn free<T>(ptr: *mut u8, capacity: usize) {
+            // SAFETY: `from_vec` took pointer and capacity from a `Vec<T>`; elements need no drop, so length 0 will do.
+            drop(unsafe { Vec::<T>::from_raw_parts(ptr.cast(), 0, capacity) });
+        }
+        let mut vec = ManuallyDrop::new(vec);
+        let raw = Raw::new(vec.as_mut_ptr().cast(), size_of_val(vec.as_slice()));
+        Parts { raw, owner: Owner::Vec { capacity: vec.capacity(), free: free::<T> } }
+    }
+
+    /// Gives the `Vec` back that [`from_vec`](Self::from_vec) took; same `T`.
+    pub(crate) fn into_vec<T: Element>(self) -> Vec<T> {
+        let this = ManuallyDrop::new(self);
+        match &this.owner {
+            Owner::Vec { capacity, .. } => {
+                let len = this.raw.len() / size_of::<T>();
+                let ptr = this.raw.bytes_mut().as_mut_ptr();
+                // SAFETY: pointer, length and capacity come from a `Vec<T>`: callers use one `T` for both ways.
+                unsafe { Vec::from_raw_parts(ptr.cast(), len, *capacity) }
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn from_memory(memory: super::owned::Memory, bytes: usize) -> Self {
+        Parts { raw: Raw::new(memory.as_ptr(), bytes), owner: Owner::Buffer(memory) }
+    }
+
+    pub(crate) fn into_memory(mut self) -> Option<super::owned::Memory> {
+        match std::mem::replace(&mut self.owner, Owner::None) {
+            Owner::Buffer(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn from_bytes(bytes: bytes::Bytes) -> Self {
+        // The pointer is `mut` by type only: parts made from `Bytes` are given to sends, which never write.
+        let raw = Raw::new(bytes.as_ptr().cast_mut(), bytes.len());
+        Parts { raw, owner: Owner::Bytes(bytes) }
+    }
+
+    pub(crate) fn from_block(block: Block, bytes: usize) -> Self {
+        Parts { raw: block.raw().sub(0..bytes), owner: Owner::Block(block) }
+    }
+
+    /// Memory of a caller who blocks until the operation has let go of it.
+    pub(crate) fn lent(raw: Raw) -> Self {
+        Parts { raw, owner: Owner::Lent }
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if let Owner::Vec { capacity, free } = self.owner {
+            // SAFETY: the allocation is ours and freed once; see `from_vec`.
+            unsafe { free(self.raw.bytes_mut().as_mut_ptr(), capacity) }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A range of memory, as the engine and the links see it.
+//!
+//! A [`Raw`] is a pointer and a length; it keeps nothing alive. What makes its use sound is kept elsewhere:
+//! - *Lifetime*: the operation's [`Parts`](super::parts::Parts) (or a pool block) lives in the same record as the
+//!   `Raw`s made from it, and in the lease handed to in-process peers.
+//! - *No data race*: the engine runs verified plans only, and the verifier proves that no range is written while
+//!   anyone may read it. Bytes are therefore moved by raw copies and kernels; a slice over a range exists only for
+//!   the length of one system call, on memory that the verified plan gives to this rank at that time.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::kernel::{self, Reduction};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw {
+    ptr: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a Raw is an address; what may be done with it is the module's contract, whichever thread does it.
+unsafe impl Send for Raw {}
+// SAFETY: as above; shared access to a Raw only copies it.
+unsafe impl Sync for Raw {}
+
+impl Raw {
+    pub(crate) const EMPTY: Raw = Raw { ptr: std::ptr::NonNull::dangling().as_ptr(), bytes: 0 };
+
+    pub(crate) const fn new(ptr: *mut u8, bytes: usize) -> Self {
+        Raw { ptr, bytes }
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn sub(self, range: Range<usize>) -> Raw {
+        assert!(range.start <= range.end && range.end <= self.bytes, "range outside of its buffer");
+        // SAFETY: inside the allocation, checked above.
+        Raw { ptr: unsafe { self.ptr.add(range.start) }, bytes: range.end - range.start }
+    }
+
+    pub(crate) fn copy_from(self, src: Raw) {
+        assert_eq!(self.bytes, src.bytes, "copy between ranges of different lengths");
+        if self.ptr != src.ptr {
+            // SAFETY: both valid for `bytes`; ranges of a plan are equal or disjoint, and equality was excluded.
+            unsafe { kernel::copy(self.ptr, src.ptr, self.bytes) }
+        }
+    }
+
+    pub(crate) fn copy_from_slice(self, src: &[u8]) {
+        assert_eq!(self.bytes, src.len(), "copy between ranges of different lengths");
+        // SAFETY: valid for `bytes`; a Rust slice can't overlap memory that the engine may write.
+        unsafe { kernel::copy(self.ptr, src.as_ptr(), self.bytes) }
+    }
+
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        self.bytes_ref().to_vec()
+    }
+
+    /// For one system call or copy on memory that this rank may read.
+    pub(crate) fn bytes_ref<'a>(self) -> &'a [u8] {
+        // SAFETY: valid for `bytes` (module contract); nobody writes it while this rank may read it.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
+    }
+
+    /// For one system call on memory that this rank alone may touch.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        // SAFETY: valid for `bytes` (module contract); nobody else touches it while this rank may write it.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
+    }
+
+    /// `dst = srcs[0] ∘ srcs[1] ∘ …`.
+    pub(crate) fn reduce_from(self, reduction: Reduction, srcs: &[Raw]) {
+        let mut pointers = [std::ptr::null::<u8>(); kernel::SOURCES_MAX];
+        for (pointer, src) in pointers.iter_mut().zip(srcs) {
+            assert_eq!(src.bytes, self.bytes, "reduction over ranges of different lengths");
+            *pointer = src.ptr;
+        }
+        let elements = self.bytes / reduction.dtype.size();
+        // SAFETY: all valid for `bytes`, aligned since buffers are and cuts are between elements; the verified plan
+        // excludes other writers and readers.
+        unsafe { kernel::reduce(reduction, self.ptr, &pointers[..srcs.len()], elements) }
+    }
+}

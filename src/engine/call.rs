@@ -1,0 +1,150 @@
+//! One call, as its caller and the engine share it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+
+use super::program::Program;
+use crate::buffer::parts::Parts;
+use crate::element::{DType, ReduceOp};
+use crate::error::{CallInfo, Error};
+use crate::rank::{Rank, Tag};
+
+/// Everything about a call that must be equal on all ranks, without allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallDesc {
+    pub operation: &'static str,
+    pub dtype: DType,
+    pub count: usize,
+    pub op: Option<ReduceOp>,
+    pub root: Option<Rank>,
+    pub tag: Option<Tag>,
+    pub algorithm: &'static str,
+    pub fingerprint: u64,
+}
+
+impl CallDesc {
+    pub(crate) fn info(&self) -> CallInfo {
+        CallInfo {
+            operation: self.operation.into(),
+            dtype: self.dtype,
+            count: self.count as u64,
+            op: self.op,
+            root: self.root,
+            tag: self.tag,
+            algorithm: self.algorithm.into(),
+        }
+    }
+
+    /// Equal for equal calls, and different for different ones but for one chance in 2⁶⁴. Point to point leaves the
+    /// peer out: it is another one on each side.
+    pub(crate) fn digest(&self) -> u64 {
+        let peer = if self.tag.is_some() { 0 } else { self.root.map_or(0, |root| u64::from(root.0) + 1) };
+        let words = [
+            self.operation.len() as u64,
+            self.operation.bytes().fold(0u64, |word, byte| word.wrapping_mul(31).wrapping_add(byte.into())),
+            self.dtype as u64,
+            self.count as u64,
+            self.op.map_or(0, |op| op as u64 + 1),
+            peer,
+            self.fingerprint,
+        ];
+        words.iter().fold(0x9e37_79b9_7f4a_7c15, |digest, word| mix(digest ^ word))
+    }
+}
+
+/// A bijective scramble (the finalizer of splitmix64; Steele, Lea, Flood 2014).
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// What the engine is asked to do.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub channel: usize,
+    pub seq: u64,
+    pub desc: CallDesc,
+    pub digest: u64,
+    pub work: Work,
+    pub parts: Parts,
+    pub deadline: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Collective(Arc<Program>),
+    Send { to: usize },
+    Recv { from: usize },
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub result: Result<(), Error>,
+    /// `None` while somebody may still touch the memory.
+    pub parts: Option<Parts>,
+}
+
+/// A call in flight, shared by the future that waits for it and the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Op {
+    done: AtomicBool,
+    cancelled: AtomicBool,
+    waker: AtomicWaker,
+    request: Mutex<Option<Request>>,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Op {
+    /// Makes a pooled record ready for another call. Nobody else has it.
+    pub(crate) fn prepare(&self, request: Request) {
+        self.done.store(false, Ordering::Relaxed);
+        self.cancelled.store(false, Ordering::Relaxed);
+        *lock(&self.outcome) = None;
+        *lock(&self.request) = Some(request);
+    }
+
+    pub(crate) fn take_request(&self) -> Option<Request> {
+        lock(&self.request).take()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        lock(&self.outcome).take()
+    }
+
+    pub(crate) fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Stores the outcome. The waker is left for [`wake`](Self::wake), outside of locks.
+    pub(crate) fn finish(&self, outcome: Outcome) {
+        *lock(&self.outcome) = Some(outcome);
+        self.done.store(true, Ordering::Release);
+    }
+}
+
+/// A panic while such a lock is held leaves nothing half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

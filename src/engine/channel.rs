@@ -1,0 +1,152 @@
+//! A communicator, as the engine sees it: numbers, members, what came early and what is remembered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::call::CallDesc;
+use super::point::Matching;
+use super::status::Status;
+use crate::error::{CallInfo, Error};
+use crate::link::RunKey;
+use crate::link::frame::Header;
+use crate::link::memory::Lease;
+use crate::rank::{Rank, Seq};
+
+/// Calls remembered after they ended, to answer a rank that called something else.
+const HISTORY_MAX: usize = 64;
+/// Verdicts on numbers not called yet; far more than operations in flight, so only a broken peer meets it.
+const TOMBS_MAX: usize = 4096;
+/// Frames kept for numbers not called yet. Payload among them is bounded by the eager budget already.
+const STASH_MAX: usize = 65_536;
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub id: u64,
+    pub name: Arc<str>,
+    /// World rank of each rank.
+    pub members: Arc<[u32]>,
+    pub rank: usize,
+    /// Number that the next collective will have.
+    pub called: u64,
+    pub inflight: Vec<(u64, RunKey)>,
+    stash: Vec<Stashed>,
+    tombs: VecDeque<Tomb>,
+    history: VecDeque<(u64, CallDesc)>,
+    /// Why nothing can be done on it any more.
+    pub failed: Option<Error>,
+    /// Ranks that said they will not use it again.
+    pub closed: Vec<bool>,
+    pub statuses: Vec<Option<(Instant, Status)>>,
+    pub matching: Vec<Matching>,
+}
+
+/// A frame for a number that was not called yet.
+#[derive(Debug)]
+pub(crate) struct Stashed {
+    pub from: usize,
+    pub header: Header,
+    pub kept: Kept,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Frame(Vec<u8>),
+    Lease(Arc<Lease>),
+}
+
+/// The outcome of a number, known before it is called here.
+#[derive(Debug)]
+pub(crate) struct Tomb {
+    pub seq: u64,
+    pub by: usize,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Verdict {
+    Aborted(String),
+    Contradicted(CallInfo),
+}
+
+impl Channel {
+    pub(crate) fn new(id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize) -> Self {
+        let ranks = members.len();
+        Channel {
+            id, name, members, rank,
+            called: 0,
+            inflight: Vec::new(),
+            stash: Vec::new(),
+            tombs: VecDeque::new(),
+            history: VecDeque::new(),
+            failed: None,
+            closed: vec![false; ranks],
+            statuses: (0..ranks).map(|_| None).collect(),
+            matching: (0..ranks).map(|_| Matching::default()).collect(),
+        }
+    }
+
+    /// Rank in this communicator of a world rank.
+    pub(crate) fn rank_of(&self, world: usize) -> Option<usize> {
+        // Members are few or, in large worlds, mostly the identity.
+        if self.members.get(world) == Some(&(world as u32)) {
+            return Some(world);
+        }
+        self.members.iter().position(|member| *member as usize == world)
+    }
+
+    pub(crate) fn flight(&self, seq: u64) -> Option<RunKey> {
+        self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
+    }
+
+    pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {
+        self.called = self.called.max(seq + 1);
+        if self.history.len() == HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((seq, desc));
+    }
+
+    pub(crate) fn past_call(&self, seq: u64) -> Option<&CallDesc> {
+        self.history.iter().find(|(of, _)| *of == seq).map(|(_, desc)| desc)
+    }
+
+    pub(crate) fn keep(&mut self, stashed: Stashed) -> Result<(), String> {
+        if self.stash.len() >= STASH_MAX {
+            return Err("too many frames for operations that were not called".into());
+        }
+        self.stash.push(stashed);
+        Ok(())
+    }
+
+    /// The next frame kept for a number, in the order of arrival.
+    pub(crate) fn unkeep(&mut self, seq: u64) -> Option<Stashed> {
+        let index = self.stash.iter().position(|stashed| stashed.header.number == seq)?;
+        Some(self.stash.remove(index))
+    }
+
+    pub(crate) fn bury(&mut self, tomb: Tomb) {
+        if self.tombs.iter().all(|of| of.seq != tomb.seq) {
+            if self.tombs.len() == TOMBS_MAX {
+                self.tombs.pop_front();
+            }
+            self.tombs.push_back(tomb);
+        }
+    }
+
+    pub(crate) fn is_buried(&self, seq: u64) -> bool {
+        self.tombs.iter().any(|tomb| tomb.seq == seq)
+    }
+
+    /// The verdict on a number that is about to be called.
+    pub(crate) fn exhume(&mut self, seq: u64) -> Option<Tomb> {
+        let index = self.tombs.iter().position(|tomb| tomb.seq == seq)?;
+        self.tombs.remove(index)
+    }
+
+    pub(crate) fn mismatch(&self, operation: &str, seq: u64, calls: &[(usize, CallInfo)]) -> Error {
+        let mut calls: Vec<_> = calls.iter().map(|(rank, call)| (Rank(*rank as u32), call.clone())).collect();
+        calls.sort_by_key(|(rank, _)| *rank);
+        Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.to_string(), calls }
+    }
+}

@@ -1,0 +1,30 @@
+//! What every operation in flight has: its name, its times, and what is known about its trouble.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::call::{CallDesc, Op};
+use crate::error::CallInfo;
+use crate::link::RunKey;
+
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub key: RunKey,
+    pub op: Arc<Op>,
+    /// Index of the communicator in the engine, and its name on the wire.
+    pub channel: usize,
+    pub channel_id: u64,
+    pub seq: u64,
+    pub digest: u64,
+    pub desc: CallDesc,
+    /// World rank of each rank of the communicator.
+    pub members: Arc<[u32]>,
+    pub started: Instant,
+    pub deadline: Instant,
+    /// When to speak up next about having waited long: status first, then warnings.
+    pub remark: Instant,
+    pub remarks: u32,
+    /// What ranks call under this number, once somebody contradicted, and when that is decided.
+    pub calls: Vec<(usize, CallInfo)>,
+    pub verdict: Option<Instant>,
+}

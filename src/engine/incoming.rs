@@ -1,0 +1,292 @@
+//! What comes from other ranks, and what it means.
+
+use std::sync::Arc;
+
+use super::channel::{Kept, Stashed};
+use super::point::{Content, Unexpected};
+use super::state::{Flight, State};
+use crate::link::frame::{EAGER, Header, Kind};
+use crate::link::memory::{Lease, Message};
+use crate::link::{Handler, RunKey, Sink};
+
+impl Handler for State {
+    fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
+        self.io.returned(peer, header.consumed)?;
+        let length = header.length as usize;
+        match header.kind {
+            Kind::Data => self.data_sink(peer, header),
+            Kind::Body => self.body_sink(peer, header),
+            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch => Ok(Sink::Owned(self.io.spare(length))),
+            _ => Ok(Sink::Owned(Vec::new())),
+        }
+    }
+
+    fn end(&mut self, peer: usize, header: &Header, sink: Sink) -> Result<(), String> {
+        match sink {
+            Sink::Direct(_, key) => self.direct(key, peer, header, sink),
+            Sink::Owned(bytes) => self.whole(peer, header, bytes),
+            Sink::Discard => {
+                self.consumed(peer, header);
+                Ok(())
+            }
+        }
+    }
+
+    fn released(&mut self, run: RunKey, step: u16, bytes: usize) {
+        let Some(flight) = self.flight(run) else { return };
+        match flight {
+            Flight::Collective(of) => of.released(usize::from(step), bytes),
+            Flight::Point(point) => point.add_done(bytes),
+        }
+        self.touch(run);
+        self.uncrowd();
+    }
+}
+
+/// Where a frame belongs that is not part of anything in flight.
+enum Place {
+    /// A collective in flight.
+    Flight(RunKey),
+    /// Its number was not called yet.
+    Early,
+    /// Its number is over.
+    Over,
+    /// The communicator is not open here, or not any more.
+    Unknown,
+}
+
+impl State {
+    /// Rank of a peer in a communicator, by the channel's index.
+    fn rank_in(&self, channel: usize, peer: usize) -> Result<usize, String> {
+        let of = self.channels[channel].as_ref();
+        of.and_then(|of| of.rank_of(peer)).ok_or_else(|| "a frame for a communicator it is not in".to_string())
+    }
+
+    fn place(&self, header: &Header) -> Place {
+        let Some(channel) = self.channel_of(header.channel).and_then(|index| self.channels[index].as_ref()) else {
+            return Place::Unknown;
+        };
+        match channel.flight(header.number) {
+            Some(key) => Place::Flight(key),
+            None if header.number >= channel.called && !channel.is_buried(header.number) => Place::Early,
+            None => Place::Over,
+        }
+    }
+
+    fn data_sink(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
+        let length = header.length as usize;
+        let key = match self.place(header) {
+            Place::Flight(key) => key,
+            Place::Over => return Ok(Sink::Discard),
+            Place::Early | Place::Unknown if header.flags & EAGER != 0 => return Ok(Sink::Owned(self.io.spare(length))),
+            // Credit was given for an operation of a communicator that has been closed since.
+            Place::Unknown => return Ok(Sink::Discard),
+            Place::Early => return Err("payload that nobody asked for".into()),
+        };
+        let Some((Flight::Collective(run), io)) = self.flight_and_io(key) else { return Ok(Sink::Discard) };
+        if run.head.digest != header.digest {
+            return Ok(Sink::Owned(io.spare(length)));
+        }
+        let from = run.rank_of(peer);
+        run.sink(from, header, io)
+    }
+
+    fn body_sink(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
+        let Some(index) = self.channel_of(header.channel) else { return Ok(Sink::Discard) };
+        let from = self.rank_in(index, peer)?;
+        let Some(channel) = &self.channels[index] else { return Ok(Sink::Discard) };
+        let receives = &channel.matching[from].receives;
+        let Some((_, key)) = receives.iter().find(|(number, _)| *number == header.number).copied() else {
+            return Ok(Sink::Discard);
+        };
+        match self.flight(key) {
+            Some(Flight::Point(point)) => point.sink(header),
+            _ => Ok(Sink::Discard),
+        }
+    }
+
+    /// Payload went straight into the memory of an operation.
+    fn direct(&mut self, key: RunKey, peer: usize, header: &Header, sink: Sink) -> Result<(), String> {
+        self.consumed(peer, header);
+        let Some((flight, io)) = self.flight_and_io(key) else { return Ok(()) };
+        match flight {
+            Flight::Collective(run) => {
+                let from = run.rank_of(peer);
+                run.arrived(from, header, sink, io);
+            }
+            Flight::Point(point) => point.arrived(header.length as usize),
+        }
+        self.touch(key);
+        Ok(())
+    }
+
+    fn consumed(&mut self, peer: usize, header: &Header) {
+        if header.flags & EAGER != 0 {
+            self.io.consume_eager(peer, header.length as usize);
+        }
+    }
+
+    /// A frame, with all of its payload.
+    pub(crate) fn whole(&mut self, peer: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+        match header.kind {
+            Kind::Bye => {
+                self.said_bye(peer);
+                return Ok(());
+            }
+            Kind::Consumed => return Ok(()),
+            _ => {}
+        }
+        let Some(index) = self.channel_of(header.channel) else {
+            return self.unknown(peer, header, bytes);
+        };
+        let from = self.rank_in(index, peer)?;
+        match header.kind {
+            Kind::Data | Kind::Credit | Kind::Request => self.collective(index, from, header, bytes),
+            Kind::Eager => {
+                let content = Content::Whole(bytes);
+                self.match_message(index, from, unexpected(header, header.length as usize, content));
+                Ok(())
+            }
+            Kind::Offer => {
+                let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
+                self.match_message(index, from, unexpected(header, bytes, Content::Offered));
+                Ok(())
+            }
+            Kind::Accept => {
+                self.accepted(index, from, header);
+                Ok(())
+            }
+            Kind::Abort => self.on_abort(index, from, header, &bytes),
+            Kind::Status => self.on_status(index, from, header, &bytes),
+            Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
+            Kind::Close => {
+                self.on_close(index, from);
+                Ok(())
+            }
+            Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
+        }
+    }
+
+    /// A frame of a communicator that is not open here: not yet, so it is kept; or not any more, so it is dropped.
+    fn unknown(&mut self, peer: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+        if self.is_closed(header.channel) {
+            self.consumed(peer, header);
+            return Ok(());
+        }
+        self.orphan(peer, Stashed { from: 0, header: *header, kept: Kept::Frame(bytes) })
+    }
+
+    /// Part of a numbered collective.
+    fn collective(&mut self, index: usize, from: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+        match self.place(header) {
+            Place::Flight(key) => {
+                self.deliver(key, from, header, bytes)?;
+                self.touch(key);
+                Ok(())
+            }
+            Place::Early => match self.channels[index].as_mut() {
+                Some(channel) => channel.keep(Stashed { from, header: *header, kept: Kept::Frame(bytes) }),
+                None => Ok(()),
+            },
+            Place::Over | Place::Unknown => {
+                if let Some(channel) = &self.channels[index] {
+                    let world = channel.members[from] as usize;
+                    self.consumed(world, header);
+                }
+                self.contradicted_past(index, from, header);
+                Ok(())
+            }
+        }
+    }
+
+    /// A frame for a collective in flight that did not go straight into its memory.
+    pub(crate) fn deliver(&mut self, key: RunKey, from: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+        let Some((Flight::Collective(run), io)) = self.flight_and_io(key) else { return Ok(()) };
+        let agreed = run.head.digest == header.digest;
+        let peer = run.head.members[from] as usize;
+        if header.flags & EAGER != 0 {
+            io.consume_eager(peer, header.length as usize);
+        }
+        if !agreed {
+            io.recycle(bytes);
+            self.contradicted(key);
+            return Ok(());
+        }
+        match header.kind {
+            Kind::Data => run.deliver(from, header, bytes, io),
+            Kind::Credit => run.credit(from, header.item, header.offset),
+            Kind::Request => run.requested(from, header.item, io),
+            _ => Ok(()),
+        }
+    }
+
+    fn accepted(&mut self, index: usize, from: usize, header: &Header) {
+        let Some(channel) = &self.channels[index] else { return };
+        let sends = &channel.matching[from].sends;
+        let Some((_, key)) = sends.iter().find(|(number, _)| *number == header.number).copied() else {
+            self.refuse_accept(index, from, header.number);
+            return;
+        };
+        if let Some(Flight::Point(point)) = self.flight(key) {
+            point.accepted();
+        }
+        self.touch(key);
+    }
+
+    /// A message between ranks of this process.
+    pub(crate) fn message(&mut self, message: Message) -> Result<(), String> {
+        let Message { from, header, payload, lease } = message;
+        match lease {
+            Some(lease) => self.leased(from, &header, lease),
+            None => {
+                self.io.returned(from, header.consumed)?;
+                self.whole(from, &header, payload)
+            }
+        }
+    }
+
+    /// An operation of another rank of this process has begun and lends memory.
+    pub(crate) fn leased(&mut self, peer: usize, header: &Header, lease: Arc<Lease>) -> Result<(), String> {
+        let stashed = |from, lease| Stashed { from, header: *header, kept: Kept::Lease(lease) };
+        let Some(index) = self.channel_of(header.channel) else {
+            if self.is_closed(header.channel) {
+                return Ok(());
+            }
+            return self.orphan(peer, stashed(0, lease));
+        };
+        let from = self.rank_in(index, peer)?;
+        if header.kind == Kind::Offer {
+            let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
+            self.match_message(index, from, unexpected(header, bytes, Content::Leased(lease)));
+            return Ok(());
+        }
+        match self.place(header) {
+            Place::Flight(key) => {
+                self.accept_lease(key, from, header, lease);
+                Ok(())
+            }
+            Place::Early => match self.channels[index].as_mut() {
+                Some(channel) => channel.keep(stashed(from, lease)),
+                None => Ok(()),
+            },
+            Place::Over | Place::Unknown => {
+                self.contradicted_past(index, from, header);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn accept_lease(&mut self, key: RunKey, from: usize, header: &Header, lease: Arc<Lease>) {
+        let Some(Flight::Collective(run)) = self.flight(key) else { return };
+        if run.head.digest == header.digest && lease.digest == header.digest {
+            run.accept_offer(from, lease);
+            self.touch(key);
+        } else {
+            self.contradicted(key);
+        }
+    }
+}
+
+fn unexpected(header: &Header, bytes: usize, content: Content) -> Unexpected {
+    Unexpected { number: header.number, tag: header.item, digest: header.digest, bytes, content }
+}

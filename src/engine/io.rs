@@ -1,0 +1,216 @@
+//! What operations in flight need of the outside: frames to peers, staging memory, wake-ups to be issued.
+//!
+//! Everything here is queued and goes out at the end of a turn: nothing is sent, and nobody woken, in the middle of a
+//! state change.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::buffer::pool::Pool;
+use crate::buffer::raw::Raw;
+use crate::link::frame::{Header, Kind, Outgoing, Payload};
+use crate::link::memory::{Hub, Lease, Message};
+use crate::link::{Class, RunKey};
+
+/// A message up to this size may be sent before its receiver has called: it is small enough to be kept for him.
+pub(crate) const EAGER_MAX: usize = 64 << 10;
+/// Eager bytes that one peer keeps for us at most; beyond it, messages wait until they are asked for.
+pub(crate) const EAGER_WINDOW: usize = 1 << 20;
+/// What an eager frame counts besides its payload, so that empty messages are bounded too.
+pub(crate) const EAGER_OVERHEAD: usize = 256;
+/// Lent bytes queued on one connection at most: what is urgent, or aborted, waits for no more than this.
+const QUEUE_MAX: usize = 512 << 10;
+
+/// How a peer is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Myself,
+    Memory,
+    Stream,
+}
+
+#[derive(Debug)]
+pub(crate) struct PeerIo {
+    pub via: Via,
+    /// Lent payload bytes queued and not yet released, per class.
+    queued: [usize; 2],
+    /// Eager bytes sent that the peer has not consumed, as far as we know.
+    eager_sent: u64,
+    eager_returned: u64,
+    /// Eager bytes of the peer that we consumed, and what we last told him.
+    pub consumed: u64,
+    pub consumed_told: u64,
+    /// Operations that wait for something from this peer: its connections are looked at without being asked to.
+    pub awaited: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub me: usize,
+    pub peers: Vec<PeerIo>,
+    pub outbox: Vec<(usize, Class, Outgoing)>,
+    pub pool: Arc<Pool>,
+    pub hub: Option<Arc<Hub>>,
+    /// Messages that did not fit into an inbox.
+    mailbox: VecDeque<(usize, Message)>,
+    /// Peers in this process for whom something was published.
+    pub published: Vec<usize>,
+    /// Buffers for frames that come before their operation, reused.
+    spare: Vec<Vec<u8>>,
+    leases: Vec<Arc<Lease>>,
+    /// Somebody found no room.
+    pub full: bool,
+}
+
+impl Io {
+    pub(crate) fn new(me: usize, vias: Vec<Via>, pool: Arc<Pool>, hub: Option<Arc<Hub>>) -> Self {
+        let peer = |via| PeerIo {
+            via, queued: [0; 2], eager_sent: 0, eager_returned: 0, consumed: 0, consumed_told: 0, awaited: 0,
+        };
+        Io {
+            me,
+            peers: vias.into_iter().map(peer).collect(),
+            outbox: Vec::new(),
+            pool,
+            hub,
+            mailbox: VecDeque::new(),
+            published: Vec::new(),
+            spare: Vec::new(),
+            leases: Vec::new(),
+            full: false,
+        }
+    }
+
+    pub(crate) fn via(&self, peer: usize) -> Via {
+        self.peers[peer].via
+    }
+
+    /// Sends a frame without lent payload.
+    pub(crate) fn control(&mut self, peer: usize, frame: Outgoing) {
+        match self.peers[peer].via {
+            Via::Myself => {}
+            Via::Stream => self.outbox.push((peer, Class::Fast, frame)),
+            Via::Memory => {
+                let payload = match frame.payload {
+                    Payload::Owned(bytes) => bytes,
+                    other => other.bytes().to_vec(),
+                };
+                self.message(peer, frame.header, payload, None);
+            }
+        }
+    }
+
+    pub(crate) fn message(&mut self, to: usize, header: Header, payload: Vec<u8>, lease: Option<Arc<Lease>>) {
+        self.mailbox.push_back((to, Message { from: self.me, header, payload, lease }));
+        self.flush_mailbox();
+    }
+
+    /// Hands queued messages over, in order, as far as inboxes take them.
+    pub(crate) fn flush_mailbox(&mut self) {
+        let Some(hub) = &self.hub else { return };
+        while let Some((to, message)) = self.mailbox.pop_front() {
+            if let Err(back) = hub.send(to, message) {
+                self.mailbox.push_front((to, back));
+                return;
+            }
+            if !self.published.contains(&to) {
+                self.published.push(to);
+            }
+        }
+    }
+
+    pub(crate) fn publish(&mut self, to: usize) {
+        if !self.published.contains(&to) {
+            self.published.push(to);
+        }
+    }
+
+    /// Whether more lent bytes may be queued for this peer.
+    pub(crate) fn has_room(&mut self, peer: usize, class: Class) -> bool {
+        let room = self.peers[peer].queued[class as usize] < QUEUE_MAX;
+        self.full |= !room;
+        room
+    }
+
+    /// Queues lent memory on a byte link.
+    pub(crate) fn lend(&mut self, peer: usize, class: Class, mut header: Header, raw: Raw, run: RunKey, step: u16) {
+        header.length = raw.len() as u32;
+        self.peers[peer].queued[class as usize] += raw.len();
+        self.outbox.push((peer, class, Outgoing { header, payload: Payload::Lent { raw, run, step } }));
+    }
+
+    pub(crate) fn unqueue(&mut self, peer: usize, class: Class, bytes: usize) {
+        let queued = &mut self.peers[peer].queued[class as usize];
+        *queued = queued.saturating_sub(bytes);
+    }
+
+    /// Takes eager budget for a message of `bytes`; says whether there was enough.
+    pub(crate) fn take_eager(&mut self, peer: usize, bytes: usize) -> bool {
+        let peer = &mut self.peers[peer];
+        let cost = (bytes + EAGER_OVERHEAD) as u64;
+        let fits = peer.eager_sent - peer.eager_returned + cost <= EAGER_WINDOW as u64;
+        if fits {
+            peer.eager_sent += cost;
+        }
+        fits
+    }
+
+    /// The peer says how many eager bytes it has consumed in all. Says whether budget came back.
+    pub(crate) fn returned(&mut self, peer: usize, consumed: u64) -> Result<bool, String> {
+        let peer = &mut self.peers[peer];
+        if consumed > peer.eager_sent {
+            return Err(format!("claims {consumed} eager bytes consumed of {} sent", peer.eager_sent));
+        }
+        let news = consumed > peer.eager_returned;
+        peer.eager_returned = peer.eager_returned.max(consumed);
+        Ok(news)
+    }
+
+    /// An eager message of the peer was consumed; tells him in a frame of its own only if nothing else does in time.
+    pub(crate) fn consume_eager(&mut self, peer: usize, bytes: usize) {
+        let io = &mut self.peers[peer];
+        io.consumed += (bytes + EAGER_OVERHEAD) as u64;
+        if io.consumed - io.consumed_told >= EAGER_WINDOW as u64 / 4 {
+            io.consumed_told = io.consumed;
+            let mut header = Header::new(Kind::Consumed, 0, 0);
+            header.consumed = io.consumed;
+            self.control(peer, Outgoing::control(header));
+        }
+    }
+
+    pub(crate) fn spare(&mut self, bytes: usize) -> Vec<u8> {
+        let mut spare = self.spare.pop().unwrap_or_default();
+        spare.clear();
+        spare.resize(bytes, 0);
+        spare
+    }
+
+    pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
+        /// Buffers kept for reuse.
+        const SPARE_MAX: usize = 64;
+        if self.spare.len() < SPARE_MAX && bytes.capacity() > 0 && bytes.capacity() <= EAGER_MAX {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// A lease for an operation that lends `ranges`, reused once its readers have let go of it.
+    pub(crate) fn lease(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) -> Arc<Lease> {
+        let free = self.leases.iter_mut().position(|lease| Arc::get_mut(lease).is_some());
+        let mut lease = match free {
+            Some(index) => self.leases.swap_remove(index),
+            None => Arc::new(Lease::new()),
+        };
+        if let Some(lease) = Arc::get_mut(&mut lease) {
+            lease.reset(digest, ranges);
+        }
+        lease
+    }
+
+    pub(crate) fn recycle_lease(&mut self, lease: Arc<Lease>) {
+        /// Leases kept for reuse; more operations than this in flight allocate.
+        const LEASES_MAX: usize = 16;
+        if self.leases.len() < LEASES_MAX {
+            self.leases.push(lease);
+        }
+    }
+}

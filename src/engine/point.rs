@@ -1,0 +1,279 @@
+//! Point to point: matching by (peer, tag), in the order of sending.
+//!
+//! A small message goes along with its header, within the eager budget, and is kept by the receiver until it is asked
+//! for. A larger one, or one beyond the budget, is offered: only its header waits at the receiver, so a later message
+//! with another tag is still found. Headers of both kinds travel on one connection, in order, so that messages with
+//! the same tag never overtake each other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::head::Head;
+use super::io::{EAGER_MAX, Io, Via};
+use crate::buffer::parts::Parts;
+use crate::buffer::raw::Raw;
+use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
+use crate::link::memory::Lease;
+use crate::link::{Class, RunKey, Sink};
+
+/// In-process copies are made in pieces of this size, so that others get their turn.
+const SLICE: usize = 256 << 10;
+/// In a process, payload up to this size goes with its header: cheaper than a lease and its return.
+const INLINE_MAX: usize = 4 << 10;
+
+/// A send or a receive in flight.
+#[derive(Debug)]
+pub(crate) struct Point {
+    pub head: Head,
+    /// Rank of the other side.
+    pub peer: usize,
+    pub tag: u32,
+    parts: Parts,
+    pub side: Side,
+}
+
+#[derive(Debug)]
+pub(crate) enum Side {
+    Send { number: u64, queued: usize, done: usize, accepted: bool, lease: Option<Arc<Lease>> },
+    Receive { matched: Option<u64>, arrived: usize, lease: Option<Arc<Lease>> },
+}
+
+/// Messages between this rank and one other on one communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Matching {
+    next: u64,
+    /// Receives without a message, in the order of posting.
+    pub posted: VecDeque<(u32, RunKey)>,
+    /// Messages without a receive, in the order of sending.
+    pub unexpected: VecDeque<Unexpected>,
+    /// Sends and receives that wait for the other side by number.
+    pub sends: Vec<(u64, RunKey)>,
+    pub receives: Vec<(u64, RunKey)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Unexpected {
+    pub number: u64,
+    pub tag: u32,
+    pub digest: u64,
+    pub bytes: usize,
+    pub content: Content,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    Whole(Vec<u8>),
+    /// At the sender, to be accepted.
+    Offered,
+    /// In this process.
+    Leased(Arc<Lease>),
+    /// From this very rank.
+    Local(RunKey),
+}
+
+impl Matching {
+    /// The first message with this tag, taken out.
+    pub(crate) fn take(&mut self, tag: u32) -> Option<Unexpected> {
+        let index = self.unexpected.iter().position(|message| message.tag == tag)?;
+        self.unexpected.remove(index)
+    }
+
+    /// The first receive that waits for this tag, taken out.
+    pub(crate) fn take_posted(&mut self, tag: u32) -> Option<RunKey> {
+        let index = self.posted.iter().position(|(of, _)| *of == tag)?;
+        self.posted.remove(index).map(|(_, key)| key)
+    }
+
+    /// Drops every trace of an operation that ended early.
+    pub(crate) fn forget(&mut self, key: RunKey) {
+        self.posted.retain(|(_, of)| *of != key);
+        self.sends.retain(|(_, of)| *of != key);
+        self.receives.retain(|(_, of)| *of != key);
+        self.unexpected.retain(|message| !matches!(message.content, Content::Local(of) if of == key));
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+impl Point {
+    pub(crate) fn new(head: Head, peer: usize, tag: u32, parts: Parts, side: Side) -> Self {
+        Point { head, peer, tag, parts, side }
+    }
+
+    pub(crate) fn raw(&self) -> Raw {
+        self.parts.raw()
+    }
+
+    fn world(&self) -> usize {
+        self.head.members[self.peer] as usize
+    }
+
+    fn header(&self, kind: Kind, number: u64) -> Header {
+        let mut header = Header::new(kind, self.head.channel_id, number);
+        header.item = self.tag;
+        header.digest = self.head.digest;
+        header
+    }
+
+    /// Sends the message, or offers it.
+    pub(crate) fn begin_send(&mut self, io: &mut Io) {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Send { number, .. } = self.side else { return };
+        let mut header = self.header(Kind::Eager, number);
+        let inline = match io.via(world) {
+            Via::Stream => raw.len() <= EAGER_MAX,
+            _ => raw.len() <= INLINE_MAX,
+        };
+        if inline && io.take_eager(world, raw.len()) {
+            header.flags = EAGER;
+            self.set_accepted(raw.len());
+            if io.via(world) == Via::Stream {
+                io.lend(world, Class::Fast, header, raw, self.head.key, 0);
+            } else {
+                header.length = raw.len() as u32;
+                io.message(world, header, raw.to_vec(), None);
+                self.add_done(raw.len());
+            }
+            return;
+        }
+        header.kind = Kind::Offer;
+        header.offset = raw.len() as u64;
+        if io.via(world) == Via::Memory {
+            let lease = io.lease(self.head.digest, std::iter::once(raw));
+            lease.lend(0, raw.len());
+            if let Side::Send { lease: slot, .. } = &mut self.side {
+                *slot = Some(lease.clone());
+            }
+            io.message(world, header, Vec::new(), Some(lease));
+        } else {
+            io.control(world, Outgoing::control(header));
+        }
+    }
+
+    fn set_accepted(&mut self, bytes: usize) {
+        if let Side::Send { accepted, queued, .. } = &mut self.side {
+            *accepted = true;
+            *queued = bytes;
+        }
+    }
+
+    pub(crate) fn add_done(&mut self, bytes: usize) {
+        if let Side::Send { done, .. } = &mut self.side {
+            *done += bytes;
+        }
+    }
+
+    /// The receiver takes the offered message.
+    pub(crate) fn accepted(&mut self) {
+        if let Side::Send { accepted, .. } = &mut self.side {
+            *accepted = true;
+        }
+    }
+
+    /// Moves as far as possible; says whether it is complete.
+    pub(crate) fn advance(&mut self, io: &mut Io) -> bool {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Send { number, .. } = self.side else { return self.advance_receive(io) };
+        let header = self.header(Kind::Body, number);
+        let key = self.head.key;
+        let Side::Send { queued, done, accepted, lease, .. } = &mut self.side else { return false };
+        if let Some(lease) = lease {
+            return lease.taken(0) == Some(raw.len());
+        }
+        if !*accepted {
+            return false;
+        }
+        while *queued < raw.len() && io.has_room(world, Class::Bulk) {
+            let end = (*queued + PAYLOAD_MAX).min(raw.len());
+            let mut header = header;
+            header.offset = *queued as u64;
+            io.lend(world, Class::Bulk, header, raw.sub(*queued..end), key, 0);
+            *queued = end;
+        }
+        *done == raw.len()
+    }
+
+    fn advance_receive(&mut self, io: &mut Io) -> bool {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Receive { matched, arrived, lease } = &mut self.side else { return false };
+        if let Some(lease) = lease {
+            let end = (*arrived + SLICE).min(raw.len());
+            let Some(src) = lease.enter(0) else { return false };
+            raw.sub(*arrived..end).copy_from(src.sub(*arrived..end));
+            if !lease.leave(0, end) {
+                return false;
+            }
+            *arrived = end;
+            io.publish(world);
+        }
+        matched.is_some() && *arrived == raw.len()
+    }
+
+    /// The message for this receive is found. `Err` is what is wrong with it.
+    pub(crate) fn take_message(&mut self, message: Unexpected, io: &mut Io) {
+        let (raw, world) = (self.raw(), self.world());
+        let accept = self.header(Kind::Accept, message.number);
+        let Side::Receive { matched, arrived, lease } = &mut self.side else { return };
+        *matched = Some(message.number);
+        match message.content {
+            Content::Whole(bytes) => {
+                raw.copy_from_slice(&bytes);
+                *arrived = raw.len();
+                io.recycle(bytes);
+            }
+            Content::Offered => io.control(world, Outgoing::control(accept)),
+            Content::Leased(of) => *lease = Some(of),
+            Content::Local(_) => {}
+        }
+    }
+
+    /// This receive gets its bytes from a send of the same rank.
+    pub(crate) fn take_local(&mut self, src: Raw) {
+        self.raw().copy_from(src);
+        let all = src.len();
+        if let Side::Receive { arrived, .. } = &mut self.side {
+            *arrived = all;
+        }
+    }
+
+    /// Where payload of the accepted message goes.
+    pub(crate) fn sink(&self, header: &Header) -> Result<Sink, String> {
+        let Side::Receive { arrived, .. } = self.side else { return Err("payload for a send".into()) };
+        let end = (header.offset as usize).checked_add(header.length as usize);
+        let end = end.filter(|end| *end <= self.raw().len() && header.offset as usize == arrived);
+        let end = end.ok_or_else(|| format!("payload at {} where {arrived} was due", header.offset))?;
+        Ok(Sink::Direct(self.raw().sub(arrived..end), self.head.key))
+    }
+
+    pub(crate) fn arrived(&mut self, bytes: usize) {
+        if let Side::Receive { arrived, .. } = &mut self.side {
+            *arrived += bytes;
+        }
+    }
+
+    /// Whether peers of this process move it, so that it must be looked at.
+    pub(crate) fn is_polled(&self) -> bool {
+        match &self.side {
+            Side::Send { lease, .. } | Side::Receive { lease, .. } => lease.is_some(),
+        }
+    }
+
+    /// Ends it: gives back its buffer unless somebody still reads it.
+    pub(crate) fn end(&mut self, complete: bool, io: &mut Io) -> Option<Parts> {
+        let parts = std::mem::replace(&mut self.parts, Parts::NONE);
+        if let Side::Send { lease, .. } = &mut self.side
+            && let Some(lease) = lease.take()
+        {
+            if complete || lease.revoke() {
+                io.recycle_lease(lease);
+            } else {
+                lease.quarantine(parts);
+                return None;
+            }
+        }
+        Some(parts)
+    }
+}

@@ -1,0 +1,131 @@
+//! A verified plan, made ready for one rank: what the engine looks up per step, looked up once.
+
+use std::sync::Arc;
+
+use crate::path::{Action, After, Partition, Post, Range, Source, VerifiedPlan};
+
+/// One rank's part of a plan.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub plan: Arc<VerifiedPlan>,
+    pub steps: Vec<Step>,
+    /// Messages from others, in no order that matters.
+    pub inputs: Vec<Input>,
+    /// `incoming[rank][message]`: index into `inputs`.
+    incoming: Vec<Vec<u16>>,
+    /// `outgoing[rank][message]`: index into `steps`.
+    outgoing: Vec<Vec<u16>>,
+    pub scratch: Vec<Range>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub act: Act,
+    /// Destination, or what a `Send` lends.
+    pub range: Range,
+    pub after: Vec<After>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Act {
+    Send { to: usize, message: u16 },
+    Place { input: usize },
+    Copy { src: Range },
+    Reduce { srcs: Vec<From>, post: Post, streams: usize },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum From {
+    Local(Range),
+    Input(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input {
+    /// Rank in the communicator.
+    pub from: usize,
+    pub message: u16,
+    /// Step here that consumes it.
+    pub step: usize,
+    /// Step of the sender's plan that lends it.
+    pub sender_step: usize,
+}
+
+impl Program {
+    pub(crate) fn new(plan: Arc<VerifiedPlan>, rank: usize) -> Self {
+        let ranks = plan.ranks.len();
+        let mut program = Program {
+            steps: Vec::new(),
+            inputs: Vec::new(),
+            incoming: vec![Vec::new(); ranks],
+            outgoing: vec![Vec::new(); ranks],
+            scratch: plan.ranks[rank].scratch.clone(),
+            plan: plan.clone(),
+        };
+        for (index, step) in plan.ranks[rank].steps.iter().enumerate() {
+            let (act, range) = match &step.action {
+                Action::Send { to, message, src } => {
+                    store(&mut program.outgoing[to.index()], *message, index as u16);
+                    (Act::Send { to: to.index(), message: *message }, *src)
+                }
+                Action::Place { from, message, dst } => {
+                    let input = program.input(rank, from.index(), *message, index);
+                    (Act::Place { input }, *dst)
+                }
+                Action::Copy { src, dst } => (Act::Copy { src: *src }, *dst),
+                Action::Reduce { dst, srcs, post } => {
+                    let srcs: Vec<From> = srcs
+                        .iter()
+                        .map(|src| match src {
+                            Source::Local(range) => From::Local(*range),
+                            Source::Peer { from, message } => {
+                                From::Input(program.input(rank, from.index(), *message, index))
+                            }
+                        })
+                        .collect();
+                    let streams = srcs.iter().filter(|src| matches!(src, From::Input(_))).count();
+                    (Act::Reduce { srcs, post: *post, streams }, *dst)
+                }
+            };
+            program.steps.push(Step { act, range, after: step.after.clone() });
+        }
+        program
+    }
+
+    fn input(&mut self, me: usize, from: usize, message: u16, step: usize) -> usize {
+        let is_it = |action: &Action| matches!(action, Action::Send { to, message: number, .. } if to.index() == me && *number == message);
+        let sender_step = self.plan.ranks[from].steps.iter().position(|step| is_it(&step.action)).unwrap_or(0);
+        let input = self.inputs.len();
+        self.inputs.push(Input { from, message, step, sender_step });
+        store(&mut self.incoming[from], message, input as u16);
+        input
+    }
+
+    /// The input that message `message` from rank `from` is, if the plan has it.
+    pub(crate) fn incoming(&self, from: usize, message: u32) -> Option<usize> {
+        find(self.incoming.get(from)?, message)
+    }
+
+    /// The step that sends message `message` to rank `to`, if the plan has it.
+    pub(crate) fn outgoing(&self, to: usize, message: u32) -> Option<usize> {
+        find(self.outgoing.get(to)?, message)
+    }
+
+    pub(crate) fn partition(&self, elements: usize) -> Partition {
+        self.plan.partition(elements)
+    }
+}
+
+const NONE: u16 = u16::MAX;
+
+fn store(table: &mut Vec<u16>, at: u16, value: u16) {
+    let at = usize::from(at);
+    if table.len() <= at {
+        table.resize(at + 1, NONE);
+    }
+    table[at] = value;
+}
+
+fn find(table: &[u16], at: u32) -> Option<usize> {
+    table.get(at as usize).filter(|value| **value != NONE).map(|value| usize::from(*value))
+}

@@ -1,0 +1,637 @@
+//! A collective in flight: how far each step of its program has come.
+//!
+//! A step's state is a watermark in bytes. [`Run::advance`] moves every step as far as its dependencies and inputs
+//! allow; links report arrivals and releases, in-process peers are looked at. No step is ever blocked on: what can't
+//! move is left where it is.
+
+use std::sync::Arc;
+
+use super::head::Head;
+use super::io::{EAGER_MAX, Io, Via};
+use super::program::{Act, From, Program};
+use crate::buffer::parts::Parts;
+use crate::buffer::pool::Block;
+use crate::buffer::raw::Raw;
+use crate::element::ReduceOp;
+use crate::kernel::{Reduction, SOURCES_MAX};
+use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
+use crate::link::memory::Lease;
+use crate::link::{Class, Sink};
+use crate::path::{After, Partition, Post, Range, Space};
+
+/// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
+const SLICE: usize = 128 << 10;
+/// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
+const WINDOW: usize = 4 * PAYLOAD_MAX;
+/// Credit is told in portions of this size, except for the last.
+const CREDIT_STEP: usize = WINDOW / 2;
+
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub head: Head,
+    program: Arc<Program>,
+    parts: Parts,
+    steps: Vec<StepState>,
+    inputs: Vec<InputState>,
+    scratch: Vec<Block>,
+    lease: Option<Arc<Lease>>,
+    /// Per rank: what it lends, once it has said so and its digest was found equal.
+    offers: Vec<Option<Arc<Lease>>>,
+    /// Steps not finished.
+    left: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StepState {
+    raw: Raw,
+    done: usize,
+    complete: bool,
+    /// `Send` over a byte link: bytes handed to the link, and how far the receiver takes them.
+    queued: usize,
+    credit: usize,
+    eager: bool,
+    asked: bool,
+    /// An empty message has been handed over.
+    begun: bool,
+}
+
+#[derive(Debug, Default)]
+struct InputState {
+    via_memory: bool,
+    arrived: usize,
+    complete: bool,
+    granted: usize,
+    window: Option<Block>,
+    /// A whole small message that came before its destination was free.
+    early: Option<Vec<u8>>,
+}
+
+impl Run {
+    /// An empty record, to be filled by [`start`](Self::start).
+    pub(crate) fn recycled(self) -> Recycled {
+        Recycled { steps: self.steps, inputs: self.inputs, scratch: self.scratch, offers: self.offers }
+    }
+}
+
+/// Allocations of an ended run, for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Recycled {
+    steps: Vec<StepState>,
+    inputs: Vec<InputState>,
+    scratch: Vec<Block>,
+    offers: Vec<Option<Arc<Lease>>>,
+}
+
+impl Run {
+    pub(crate) fn start(head: Head, program: Arc<Program>, parts: Parts, mut memory: Recycled, io: &mut Io) -> Run {
+        memory.steps.clear();
+        memory.inputs.clear();
+        memory.scratch.clear();
+        memory.offers.clear();
+        memory.offers.resize(head.members.len(), None);
+        let mut run = Run {
+            head, program, parts, steps: memory.steps, inputs: memory.inputs, scratch: memory.scratch, lease: None,
+            offers: memory.offers, left: 0,
+        };
+        let program = run.program.clone();
+        let partition = program.partition(run.elements());
+        for span in &program.scratch {
+            let bytes = partition.elements(*span).len() * run.head.desc.dtype.size();
+            run.scratch.push(io.pool.block(bytes));
+        }
+        let mut memory_peers = false;
+        for step in &program.steps {
+            let raw = run.raw(&partition, step.range);
+            let mut state = StepState {
+                raw, done: 0, complete: false, queued: 0, credit: 0, eager: false, asked: false, begun: false,
+            };
+            if let Act::Send { to, .. } = step.act {
+                match io.via(run.head.members[to] as usize) {
+                    Via::Stream => state.eager = raw.len() <= EAGER_MAX,
+                    _ => memory_peers = true,
+                }
+            }
+            run.steps.push(state);
+        }
+        for input in &program.inputs {
+            let via_memory = io.via(run.head.members[input.from] as usize) != Via::Stream;
+            run.inputs.push(InputState { via_memory, ..InputState::default() });
+        }
+        run.left = run.steps.len();
+        if memory_peers {
+            run.offer(io);
+        }
+        run
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.raw().len()
+    }
+
+    /// Elements of the vector that the plan cuts.
+    fn elements(&self) -> usize {
+        self.parts.raw().len() / self.head.desc.dtype.size()
+    }
+
+    fn raw(&self, partition: &Partition, range: Range) -> Raw {
+        let size = self.head.desc.dtype.size();
+        let elements = partition.elements(range);
+        let bytes = elements.start * size..elements.end * size;
+        match range.space {
+            Space::Input | Space::Output => self.parts.raw().sub(bytes),
+            Space::Scratch(area) => {
+                let area = usize::from(area);
+                let base = partition.offset(self.program.scratch[area].first) * size;
+                self.scratch[area].raw().sub(bytes.start - base..bytes.end - base)
+            }
+        }
+    }
+
+    /// Tells the ranks of this process what this operation lends.
+    fn offer(&mut self, io: &mut Io) {
+        let lease = io.lease(self.head.digest, self.steps.iter().map(|step| step.raw));
+        let mut told = [false; SOURCES_MAX];
+        for step in &self.program.steps {
+            let Act::Send { to, .. } = step.act else { continue };
+            let peer = self.head.members[to] as usize;
+            if io.via(peer) == Via::Memory && !std::mem::replace(&mut told[to % SOURCES_MAX], true) {
+                let mut header = Header::new(Kind::Data, self.head.channel_id, self.head.seq);
+                header.digest = self.head.digest;
+                io.message(peer, header, Vec::new(), Some(lease.clone()));
+            }
+        }
+        self.lease = Some(lease);
+    }
+
+    /// A rank of this process has begun, with an equal digest.
+    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>) {
+        self.offers[from] = Some(lease);
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Moves every step as far as it can. Says whether anything moved.
+    pub(crate) fn advance(&mut self, io: &mut Io) -> bool {
+        let program = self.program.clone();
+        let mut any = false;
+        loop {
+            let mut moved = false;
+            for index in 0..self.steps.len() {
+                if !self.steps[index].complete {
+                    moved |= self.advance_step(&program, index, io);
+                }
+            }
+            any |= moved;
+            if !moved || self.left == 0 {
+                return any;
+            }
+        }
+    }
+
+    fn advance_step(&mut self, program: &Program, index: usize, io: &mut Io) -> bool {
+        let (limit, all) = self.limit(program, index);
+        match &program.steps[index].act {
+            Act::Send { to, message } => {
+                let peer = self.head.members[*to] as usize;
+                if io.via(peer) == Via::Memory {
+                    self.send_memory(index, peer, limit, all, io)
+                } else {
+                    self.send_stream(index, peer, *message, limit, all, io)
+                }
+            }
+            Act::Place { input } => {
+                if self.inputs[*input].via_memory {
+                    self.place_memory(program, index, *input, limit, all, io)
+                } else {
+                    self.place_stream(program, index, *input, limit, all, io)
+                }
+            }
+            Act::Copy { src } => {
+                let src = self.raw(&program.partition(self.elements()), *src);
+                self.copy(index, src, limit, all)
+            }
+            Act::Reduce { srcs, post, streams } => {
+                self.grant_reduce(program, srcs, *streams, index, limit, io);
+                self.reduce(program, index, srcs, *post, limit, all, io)
+            }
+        }
+    }
+
+    /// How far a step may go, and whether everything before it is done.
+    fn limit(&self, program: &Program, index: usize) -> (usize, bool) {
+        let mut limit = self.steps[index].raw.len();
+        let mut all = true;
+        for after in &program.steps[index].after {
+            let before = &self.steps[usize::from(after.step())];
+            if before.complete {
+                continue;
+            }
+            all = false;
+            match after {
+                After::Whole(_) => limit = 0,
+                After::Stream(_) => limit = limit.min(before.done),
+            }
+        }
+        (limit, all)
+    }
+
+    fn set_done(&mut self, index: usize, done: usize, all: bool) -> bool {
+        let step = &mut self.steps[index];
+        let moved = done > step.done;
+        step.done = done;
+        if done == step.raw.len() && all && !step.complete {
+            step.complete = true;
+            self.left -= 1;
+            return true;
+        }
+        moved
+    }
+
+    fn send_memory(&mut self, index: usize, peer: usize, limit: usize, all: bool, io: &mut Io) -> bool {
+        let Some(lease) = &self.lease else { return false };
+        if (limit > 0 || all) && lease.lend(index, limit) {
+            io.publish(peer);
+        }
+        match lease.taken(index) {
+            Some(taken) => self.set_done(index, taken, all),
+            None => false,
+        }
+    }
+
+    fn send_stream(&mut self, index: usize, peer: usize, message: u16, limit: usize, all: bool, io: &mut Io) -> bool {
+        let step = &mut self.steps[index];
+        let len = step.raw.len();
+        let mut header = Header::new(Kind::Data, self.head.channel_id, self.head.seq);
+        header.item = u32::from(message);
+        header.digest = self.head.digest;
+        if step.eager {
+            // Small messages go in one piece.
+            if step.begun || limit < len || !all && len == 0 {
+                return false;
+            }
+            if step.credit == 0 && !step.asked && io.take_eager(peer, len) {
+                header.flags = EAGER;
+            } else if step.credit == 0 {
+                if !std::mem::replace(&mut step.asked, true) {
+                    header.kind = Kind::Request;
+                    io.control(peer, Outgoing::control(header));
+                }
+                return false;
+            }
+            step.begun = true;
+            step.queued = len;
+            io.lend(peer, Class::Fast, header, step.raw, self.head.key, index as u16);
+            return true;
+        }
+        let mut moved = false;
+        while step.queued < limit.min(step.credit) && io.has_room(peer, Class::Bulk) {
+            let boundary = (step.queued / PAYLOAD_MAX + 1) * PAYLOAD_MAX;
+            let end = boundary.min(limit).min(step.credit);
+            header.offset = step.queued as u64;
+            let raw = step.raw.sub(step.queued..end);
+            io.lend(peer, Class::Bulk, header, raw, self.head.key, index as u16);
+            step.queued = end;
+            moved = true;
+        }
+        moved
+    }
+
+    /// `bytes` of what step `index` lent have been copied out.
+    pub(crate) fn released(&mut self, index: usize, bytes: usize) {
+        let program = self.program.clone();
+        let (_, all) = self.limit(&program, index);
+        let done = self.steps[index].done + bytes;
+        self.set_done(index, done, all);
+    }
+
+    /// The receiver takes message `message` up to `upto`.
+    pub(crate) fn credit(&mut self, from: usize, message: u32, upto: u64) -> Result<(), String> {
+        let index = self.program.outgoing(from, message).ok_or("credit for a message that is not in the plan")?;
+        let step = &mut self.steps[index];
+        if upto > step.raw.len() as u64 {
+            return Err(format!("credit up to {upto} of {} bytes", step.raw.len()));
+        }
+        // An empty message was asked for: any credit will do.
+        step.credit = step.credit.max((upto as usize).max(1));
+        if step.raw.len() > 0 {
+            step.credit = step.credit.min(step.raw.len());
+        }
+        Ok(())
+    }
+
+    /// The sender of a small message has no budget and asks for it.
+    pub(crate) fn requested(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
+        let input = self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
+        let len = self.steps[self.program.inputs[input].step].raw.len();
+        self.grant(input, len, io);
+        Ok(())
+    }
+
+    fn grant(&mut self, input: usize, upto: usize, io: &mut Io) {
+        let Input { from, message } = self.endpoint(input);
+        let mut header = Header::new(Kind::Credit, self.head.channel_id, self.head.seq);
+        header.item = u32::from(message);
+        header.offset = upto as u64;
+        header.digest = self.head.digest;
+        self.inputs[input].granted = upto;
+        io.control(self.head.members[from] as usize, Outgoing::control(header));
+    }
+
+    fn endpoint(&self, input: usize) -> Input {
+        let input = &self.program.inputs[input];
+        Input { from: input.from, message: input.message }
+    }
+
+    /// Grants a large message up to `upto`, in portions worth a frame.
+    fn grant_portion(&mut self, input: usize, upto: usize, len: usize, io: &mut Io) {
+        let granted = self.inputs[input].granted;
+        if len > EAGER_MAX && upto > granted && (upto == len || upto - granted >= CREDIT_STEP) {
+            self.grant(input, upto, io);
+        }
+    }
+
+    fn grant_reduce(&mut self, program: &Program, srcs: &[From], streams: usize, index: usize, limit: usize, io: &mut Io) {
+        let StepState { raw, done, .. } = self.steps[index];
+        let len = raw.len();
+        if len <= EAGER_MAX {
+            return;
+        }
+        // Alone and free to move, an input is consumed as it arrives and needs no window.
+        let upto = if streams == 1 && limit == len { len } else { (done + WINDOW).min(len) };
+        for src in srcs {
+            if let From::Input(input) = *src
+                && !self.inputs[input].via_memory
+            {
+                debug_assert_eq!(program.inputs[input].step, index);
+                self.grant_portion(input, upto, len, io);
+            }
+        }
+    }
+
+    /// Where payload of a message goes that is in the plan and in order.
+    pub(crate) fn sink(&mut self, from: usize, header: &Header, io: &mut Io) -> Result<Sink, String> {
+        let program = self.program.clone();
+        let input = program.incoming(from, header.item).ok_or("a message that is not in the plan")?;
+        let index = program.inputs[input].step;
+        let StepState { raw, done, .. } = self.steps[index];
+        let (limit, _) = self.limit(&program, index);
+        let state = &mut self.inputs[input];
+        let (start, length) = (header.offset as usize, header.length as usize);
+        let end = start.checked_add(length).filter(|end| *end <= raw.len());
+        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {} bytes", raw.len()))?;
+        let whole = start == 0 && end == raw.len();
+        if state.complete || start != state.arrived || state.via_memory {
+            return Err(format!("payload at {start} where {} was due", state.arrived));
+        }
+        if raw.len() <= EAGER_MAX && !whole {
+            return Err("a small message in pieces".into());
+        }
+        match program.steps[index].act {
+            Act::Place { .. } if limit >= end => Ok(Sink::Direct(raw.sub(start..end), self.head.key)),
+            Act::Place { .. } if whole && length <= EAGER_MAX => Ok(Sink::Owned(io.spare(length))),
+            Act::Place { .. } => Err("payload beyond its credit".into()),
+            _ if end > done + WINDOW => Err("payload beyond its credit".into()),
+            _ => {
+                let window = state.window.get_or_insert_with(|| io.pool.block(raw.len().min(WINDOW)));
+                let at = start % WINDOW;
+                if at + length > window.raw().len() {
+                    return Err("payload across the end of its window".into());
+                }
+                Ok(Sink::Direct(window.raw().sub(at..at + length), self.head.key))
+            }
+        }
+    }
+
+    /// Payload is in its sink.
+    pub(crate) fn arrived(&mut self, from: usize, header: &Header, sink: Sink, io: &mut Io) -> bool {
+        let program = self.program.clone();
+        let Some(input) = program.incoming(from, header.item) else { return false };
+        let index = program.inputs[input].step;
+        let len = self.steps[index].raw.len();
+        let state = &mut self.inputs[input];
+        state.arrived += header.length as usize;
+        state.complete = state.arrived == len;
+        if let Sink::Owned(bytes) = sink {
+            state.early = Some(bytes);
+        }
+        self.advance_step(&program, index, io)
+    }
+
+    /// A frame that was kept until this operation was called.
+    pub(crate) fn deliver(&mut self, from: usize, header: &Header, bytes: Vec<u8>, io: &mut Io) -> Result<(), String> {
+        let sink = match self.sink(from, header, io)? {
+            Sink::Direct(raw, key) => {
+                raw.copy_from_slice(&bytes);
+                io.recycle(bytes);
+                Sink::Direct(raw, key)
+            }
+            _ => Sink::Owned(bytes),
+        };
+        self.arrived(from, header, sink, io);
+        Ok(())
+    }
+
+    fn place_stream(&mut self, _: &Program, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
+        let raw = self.steps[index].raw;
+        if raw.len() > EAGER_MAX && limit > 0 {
+            self.grant_portion(input, limit, raw.len(), io);
+        }
+        let state = &mut self.inputs[input];
+        if let Some(bytes) = state.early.take() {
+            if limit < raw.len() {
+                state.early = Some(bytes);
+                return false;
+            }
+            raw.copy_from_slice(&bytes);
+            io.recycle(bytes);
+        }
+        let (arrived, complete) = (state.arrived, state.complete);
+        self.set_done(index, arrived, all && complete)
+    }
+
+    fn place_memory(&mut self, program: &Program, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
+        let from = program.inputs[input].from;
+        let slot = program.inputs[input].sender_step;
+        let StepState { raw, done, .. } = self.steps[index];
+        let Some(lease) = &self.offers[from] else { return false };
+        let Some(readable) = lease.readable(slot) else { return false };
+        let end = readable.min(limit).min(done + SLICE);
+        if end == done && !(all && raw.len() == 0) {
+            return false;
+        }
+        let Some(src) = lease.enter(slot) else { return false };
+        raw.sub(done..end).copy_from(src.sub(done..end));
+        if !lease.leave(slot, end) {
+            return false;
+        }
+        io.publish(self.head.members[from] as usize);
+        self.set_done(index, end, all)
+    }
+
+    fn copy(&mut self, index: usize, src: Raw, limit: usize, all: bool) -> bool {
+        let StepState { raw, done, .. } = self.steps[index];
+        let end = limit.min(done + SLICE);
+        raw.sub(done..end).copy_from(src.sub(done..end));
+        self.set_done(index, end, all)
+    }
+
+    /// How far all inputs of a reduction are there; `None` while one has not begun.
+    fn available(&self, program: &Program, srcs: &[From]) -> Option<usize> {
+        let mut available = usize::MAX;
+        for src in srcs {
+            let From::Input(input) = *src else { continue };
+            let state = &self.inputs[input];
+            if state.via_memory {
+                let input = &program.inputs[input];
+                available = available.min(self.offers[input.from].as_ref()?.readable(input.sender_step)?);
+            } else if state.arrived == 0 && !state.complete {
+                return None;
+            } else {
+                available = available.min(state.arrived);
+            }
+        }
+        Some(available)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn reduce(&mut self, program: &Program, index: usize, srcs: &[From], post: Post, limit: usize, all: bool, io: &mut Io) -> bool {
+        let Some(available) = self.available(program, srcs) else { return false };
+        let StepState { raw, done, .. } = self.steps[index];
+        let slice_end = (done / SLICE + 1) * SLICE;
+        let end = available.min(limit).min(slice_end).min(raw.len());
+        if end == done && !(all && raw.len() == 0) {
+            return false;
+        }
+        let mut raws = [Raw::EMPTY; SOURCES_MAX];
+        let partition = program.partition(self.elements());
+        let mut entered = 0;
+        for (src, slot) in srcs.iter().zip(raws.iter_mut()) {
+            let found = match *src {
+                From::Local(range) => Some(self.raw(&partition, range).sub(done..end)),
+                From::Input(input) if self.inputs[input].via_memory => {
+                    let Input { from, .. } = self.endpoint(input);
+                    let lease = self.offers[from].as_ref();
+                    lease.and_then(|lease| lease.enter(program.inputs[input].sender_step)).map(|raw| raw.sub(done..end))
+                }
+                From::Input(input) => self.inputs[input].window.as_ref().map(|window| {
+                    let at = done % WINDOW;
+                    window.raw().sub(at..at + (end - done))
+                }),
+            };
+            let Some(found) = found.or((end == done).then_some(Raw::EMPTY)) else { break };
+            *slot = found;
+            entered += 1;
+        }
+        if entered == srcs.len() && end > done {
+            let divisor = match (self.head.desc.op, post) {
+                (Some(ReduceOp::Avg), Post::Finish) => self.head.members.len() as u32,
+                _ => 1,
+            };
+            let op = self.head.desc.op.unwrap_or(ReduceOp::Sum);
+            let reduction = Reduction { dtype: self.head.desc.dtype, op, divisor };
+            raw.sub(done..end).reduce_from(reduction, &raws[..srcs.len()]);
+        }
+        let stood = self.leave(program, &srcs[..entered], if entered == srcs.len() { end } else { done }, io);
+        if entered < srcs.len() || !stood {
+            return false;
+        }
+        self.set_done(index, end, all)
+    }
+
+    /// Ends the reading of in-process inputs. Says whether all leases stood.
+    fn leave(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) -> bool {
+        let mut stood = true;
+        for src in srcs {
+            let From::Input(input) = *src else { continue };
+            if !self.inputs[input].via_memory {
+                continue;
+            }
+            let input = &program.inputs[input];
+            if let Some(lease) = &self.offers[input.from] {
+                stood &= lease.leave(input.sender_step, end);
+                io.publish(self.head.members[input.from] as usize);
+            }
+        }
+        stood
+    }
+
+    /// The ranks that this one still waits for: for their data, or until they have taken ours.
+    pub(crate) fn waits_for(&self) -> Vec<usize> {
+        let mut ranks = Vec::new();
+        for (index, step) in self.program.steps.iter().enumerate() {
+            let state = &self.steps[index];
+            if state.complete {
+                continue;
+            }
+            match &step.act {
+                Act::Send { to, .. } if self.is_sent(index) => ranks.push(*to),
+                Act::Place { input } => self.push_missing(*input, &mut ranks),
+                Act::Reduce { srcs, .. } => {
+                    for src in srcs {
+                        if let From::Input(input) = src {
+                            self.push_missing(*input, &mut ranks);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Everything of a `Send` that may go has gone, and its receiver has not taken it.
+    fn is_sent(&self, index: usize) -> bool {
+        let (limit, _) = self.limit(&self.program, index);
+        limit > self.steps[index].done
+    }
+
+    fn push_missing(&self, input: usize, ranks: &mut Vec<usize>) {
+        let Input { from, .. } = self.endpoint(input);
+        let state = &self.inputs[input];
+        let missing = if state.via_memory { self.offers[from].is_none() } else { !state.complete };
+        let slot = self.program.inputs[input].sender_step;
+        let len = self.steps[self.program.inputs[input].step].raw.len();
+        let unread = || self.offers[from].as_ref().is_some_and(|lease| lease.readable(slot).is_none_or(|n| n < len));
+        if missing || state.via_memory && unread() {
+            ranks.push(from);
+        }
+    }
+
+    /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'.
+    pub(crate) fn end(&mut self, io: &mut Io) -> Option<Parts> {
+        self.offers.clear();
+        for input in &mut self.inputs {
+            if let Some(early) = input.early.take() {
+                io.recycle(early);
+            }
+        }
+        self.inputs.clear();
+        let parts = std::mem::replace(&mut self.parts, Parts::NONE);
+        let Some(lease) = self.lease.take() else {
+            self.scratch.clear();
+            return Some(parts);
+        };
+        // A finished run has no readers; an aborted one revokes.
+        if self.left == 0 || lease.revoke() {
+            self.scratch.clear();
+            io.recycle_lease(lease);
+            return Some(parts);
+        }
+        lease.quarantine(parts);
+        for block in self.scratch.drain(..) {
+            let bytes = block.raw().len();
+            lease.quarantine(Parts::from_block(block, bytes));
+        }
+        None
+    }
+}
+
+/// The far end of an input.
+struct Input {
+    from: usize,
+    message: u16,
+}

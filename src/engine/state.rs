@@ -1,0 +1,534 @@
+//! All that is in flight, and how it starts and ends. No system calls: frames go out through [`Io`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::call::{Op, Outcome, Request, Work};
+use super::channel::{Channel, Kept, Stashed, Verdict};
+use super::head::Head;
+use super::io::{EAGER_MAX, Io, Via};
+use super::point::{Content, Point, Side, Unexpected};
+use super::run::{Recycled, Run};
+use crate::buffer::parts::Parts;
+use crate::error::Error;
+use crate::link::RunKey;
+use crate::link::frame::{EAGER, Header, Kind};
+use crate::rank::{Rank, Seq};
+
+/// An operation that waits this long tells the others where it is.
+pub(crate) const STALL: Duration = Duration::from_millis(100);
+/// Frames kept for communicators that this rank has not opened yet.
+const ORPHANS_MAX: usize = 65_536;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub io: Io,
+    pub channels: Vec<Option<Channel>>,
+    ids: HashMap<u64, usize>,
+    flights: Vec<Slot>,
+    free: Vec<u32>,
+    /// Operations to be looked at in this turn, and in every turn.
+    touched: Vec<RunKey>,
+    polled: Vec<RunKey>,
+    /// Operations that wait for room on a connection.
+    crowded: Vec<RunKey>,
+    recycled: Vec<Recycled>,
+    /// Ended, but links may still know their memory.
+    pub ended: Vec<Ended>,
+    orphans: Vec<(usize, Stashed)>,
+    pub peers: Vec<Peer>,
+    pub now: Instant,
+    /// Large operations in flight: bulk connections are looked at.
+    pub large: usize,
+    pub live: usize,
+    /// When the user's program last polled anything here.
+    pub polled_at: Instant,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    flight: Option<Flight>,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Flight {
+    Collective(Run),
+    Point(Point),
+}
+
+/// An operation that is over as far as its state goes.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub op: Arc<Op>,
+    pub key: RunKey,
+    pub outcome: Outcome,
+    /// Links must forget its memory before its owner gets it back.
+    pub forget: bool,
+}
+
+/// What is known about another process.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Host, address and process id.
+    pub label: String,
+    pub standing: Standing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Here,
+    /// Said goodbye.
+    Left,
+    Lost(String),
+}
+
+impl Flight {
+    pub(crate) fn head(&self) -> &Head {
+        match self {
+            Flight::Collective(run) => &run.head,
+            Flight::Point(point) => &point.head,
+        }
+    }
+
+    pub(crate) fn head_mut(&mut self) -> &mut Head {
+        match self {
+            Flight::Collective(run) => &mut run.head,
+            Flight::Point(point) => &mut point.head,
+        }
+    }
+
+    /// Ranks of the communicator that it waits for.
+    pub(crate) fn waits_for(&self) -> Vec<usize> {
+        match self {
+            Flight::Collective(run) => run.waits_for(),
+            Flight::Point(point) => vec![point.peer],
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn new(io: Io, labels: Vec<String>) -> Self {
+        let now = Instant::now();
+        State {
+            io,
+            channels: Vec::new(),
+            ids: HashMap::new(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            polled: Vec::new(),
+            crowded: Vec::new(),
+            recycled: Vec::new(),
+            ended: Vec::new(),
+            orphans: Vec::new(),
+            peers: labels.into_iter().map(|label| Peer { label, standing: Standing::Here }).collect(),
+            now,
+            large: 0,
+            live: 0,
+            polled_at: now,
+        }
+    }
+
+    pub(crate) fn open(&mut self, channel: Channel) -> usize {
+        let id = channel.id;
+        let index = self.channels.iter().position(Option::is_none).unwrap_or(self.channels.len());
+        if index == self.channels.len() {
+            self.channels.push(None);
+        }
+        self.ids.insert(id, index);
+        let lost = channel.members.iter().position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
+        self.channels[index] = Some(channel);
+        if let Some(rank) = lost {
+            self.fail_channel(index, rank);
+        }
+        for (peer, stashed) in std::mem::take(&mut self.orphans) {
+            if stashed.header.channel == id {
+                self.adopt_orphan(peer, stashed);
+            } else {
+                self.orphans.push((peer, stashed));
+            }
+        }
+        index
+    }
+
+    pub(crate) fn close(&mut self, index: usize) {
+        if let Some(channel) = self.channels[index].take() {
+            self.ids.remove(&channel.id);
+        }
+    }
+
+    pub(crate) fn channel_of(&self, id: u64) -> Option<usize> {
+        self.ids.get(&id).copied()
+    }
+
+    pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
+        if self.orphans.len() >= ORPHANS_MAX {
+            return Err("too many frames for communicators that were not opened".into());
+        }
+        self.orphans.push((peer, stashed));
+        Ok(())
+    }
+
+    pub(crate) fn flight(&mut self, key: RunKey) -> Option<&mut Flight> {
+        let slot = self.flights.get_mut(key.index as usize)?;
+        if slot.generation == key.generation { slot.flight.as_mut() } else { None }
+    }
+
+    pub(crate) fn flights(&self) -> impl Iterator<Item = &Flight> {
+        self.flights.iter().filter_map(|slot| slot.flight.as_ref())
+    }
+
+    pub(crate) fn touch(&mut self, key: RunKey) {
+        if self.touched.last() != Some(&key) {
+            self.touched.push(key);
+        }
+    }
+
+    /// The two parts that work on an operation needs at once.
+    pub(crate) fn flight_and_io(&mut self, key: RunKey) -> Option<(&mut Flight, &mut Io)> {
+        let slot = self.flights.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        slot.flight.as_mut().map(|flight| (flight, &mut self.io))
+    }
+
+    /// Begins a call.
+    pub(crate) fn start(&mut self, op: Arc<Op>) {
+        let Some(request) = op.take_request() else { return };
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        let collective = matches!(request.work, Work::Collective(_));
+        let mut refusal = channel.failed.clone().map(|cause| Error::Failed {
+            communicator: channel.name.to_string(),
+            cause: cause.to_string(),
+        });
+        if collective {
+            channel.called(request.seq, request.desc);
+            if let Some(tomb) = channel.exhume(request.seq) {
+                refusal = refusal.or_else(|| Some(self.buried(&request, tomb.by, tomb.verdict)));
+            }
+        }
+        if let Some(error) = refusal.or_else(|| self.departed(&request)) {
+            self.drop_kept(&request);
+            let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
+            self.ended.push(Ended { op, key: RunKey::default(), outcome, forget: false });
+            return;
+        }
+        self.launch(op, request);
+    }
+
+    fn buried(&mut self, request: &Request, by: usize, verdict: Verdict) -> Error {
+        let Some(channel) = &self.channels[request.channel] else { return Error::Closed(String::new()) };
+        match verdict {
+            Verdict::Aborted(cause) => Error::Aborted {
+                operation: request.desc.operation.into(),
+                seq: Seq(request.seq),
+                communicator: channel.name.to_string(),
+                by: Rank(by as u32),
+                cause,
+            },
+            Verdict::Contradicted(call) => {
+                let calls = [(channel.rank, request.desc.info()), (by, call)];
+                channel.mismatch(request.desc.operation, request.seq, &calls)
+            }
+        }
+    }
+
+    /// A call that needs somebody who has left can't be begun.
+    fn departed(&self, request: &Request) -> Option<Error> {
+        let channel = self.channels[request.channel].as_ref()?;
+        let gone = |rank: &usize| {
+            let world = channel.members[*rank] as usize;
+            channel.closed[*rank] || self.peers[world].standing != Standing::Here
+        };
+        let needed = |rank: &usize| match request.work {
+            Work::Collective(_) => true,
+            Work::Send { to } => to == *rank,
+            // What was sent before leaving can still be received.
+            Work::Recv { from } => from == *rank && channel.matching[from].unexpected.is_empty(),
+        };
+        let rank = (0..channel.members.len()).filter(needed).find(gone)?;
+        let world = channel.members[rank] as usize;
+        Some(Error::PeerLost {
+            operation: request.desc.operation.into(),
+            seq: Seq(request.seq),
+            communicator: channel.name.to_string(),
+            rank: Rank(rank as u32),
+            host: self.peers[world].label.clone(),
+            cause: "it has closed this communicator".into(),
+        })
+    }
+
+    fn drop_kept(&mut self, request: &Request) {
+        if !matches!(request.work, Work::Collective(_)) {
+            return;
+        }
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
+            if let Kept::Frame(bytes) = kept
+                && header.flags & EAGER != 0
+            {
+                let world = channel.members[from] as usize;
+                self.io.consume_eager(world, bytes.len());
+                self.io.recycle(bytes);
+            }
+        }
+    }
+
+    fn launch(&mut self, op: Arc<Op>, request: Request) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(Slot { generation: 0, flight: None });
+            (self.flights.len() - 1) as u32
+        });
+        let key = RunKey { index, generation: self.flights[index as usize].generation };
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        let head = Head {
+            key, op,
+            channel: request.channel,
+            channel_id: channel.id,
+            seq: request.seq,
+            digest: request.digest,
+            desc: request.desc,
+            members: channel.members.clone(),
+            started: self.now,
+            deadline: self.now.checked_add(request.deadline).unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
+            remark: self.now + STALL,
+            remarks: 0,
+            calls: Vec::new(),
+            verdict: None,
+        };
+        self.live += 1;
+        self.large += usize::from(request.parts.raw().len() > EAGER_MAX);
+        match request.work {
+            Work::Collective(program) => {
+                channel.inflight.push((request.seq, key));
+                self.await_peers(&head.members, 1);
+                let memory = self.recycled.pop().unwrap_or_default();
+                let run = Run::start(head, program, request.parts, memory, &mut self.io);
+                if self.io.hub.is_some() {
+                    self.polled.push(key);
+                }
+                self.flights[index as usize].flight = Some(Flight::Collective(run));
+                self.adopt(key, request.channel, request.seq);
+                self.step(key);
+            }
+            Work::Send { to } => self.launch_send(head, to, request.parts),
+            Work::Recv { from } => self.launch_receive(head, from, request.parts),
+        }
+    }
+
+    /// Every member's connections are worth a look while this operation lasts, or no longer.
+    fn await_peers(&mut self, members: &[u32], change: isize) {
+        for world in members {
+            let peer = &mut self.io.peers[*world as usize];
+            peer.awaited = peer.awaited.saturating_add_signed(change);
+        }
+    }
+
+    /// Takes what came for this number before it was called.
+    fn adopt(&mut self, key: RunKey, channel: usize, seq: u64) {
+        while let Some(stashed) = self.channels[channel].as_mut().and_then(|channel| channel.unkeep(seq)) {
+            let from = stashed.from;
+            let outcome = match stashed.kept {
+                Kept::Frame(bytes) => self.deliver(key, from, &stashed.header, bytes),
+                Kept::Lease(lease) => {
+                    self.accept_lease(key, from, &stashed.header, lease);
+                    Ok(())
+                }
+            };
+            if let Err(problem) = outcome {
+                self.broke_protocol(key, from, problem);
+            }
+        }
+    }
+
+    fn launch_send(&mut self, head: Head, to: usize, parts: Parts) {
+        let key = head.key;
+        let tag = head.desc.tag.map_or(0, |tag| tag.0);
+        let world = head.members[to] as usize;
+        self.await_peers(&head.members[to..=to], 1);
+        let channel = head.channel;
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        let number = of.matching[to].number();
+        let side = Side::Send { number, queued: 0, done: 0, accepted: false, lease: None };
+        let mut point = Point::new(head, to, tag, parts, side);
+        if self.io.via(world) == Via::Myself {
+            let (digest, bytes) = (point.head.digest, point.raw().len());
+            self.flights[key.index as usize].flight = Some(Flight::Point(point));
+            let content = Content::Local(key);
+            self.match_message(channel, to, Unexpected { number, tag, digest, bytes, content });
+            return;
+        }
+        of.matching[to].sends.push((number, key));
+        point.begin_send(&mut self.io);
+        if point.is_polled() {
+            self.polled.push(key);
+        }
+        self.flights[key.index as usize].flight = Some(Flight::Point(point));
+        self.step(key);
+    }
+
+    fn launch_receive(&mut self, head: Head, from: usize, parts: Parts) {
+        let key = head.key;
+        let tag = head.desc.tag.map_or(0, |tag| tag.0);
+        self.await_peers(&head.members[from..=from], 1);
+        let channel = head.channel;
+        let side = Side::Receive { matched: None, arrived: 0, lease: None };
+        self.flights[key.index as usize].flight = Some(Flight::Point(Point::new(head, from, tag, parts, side)));
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        match of.matching[from].take(tag) {
+            Some(message) => self.give_message(channel, from, key, message),
+            None => of.matching[from].posted.push_back((tag, key)),
+        }
+    }
+
+    /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
+    pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        match of.matching[from].take_posted(message.tag) {
+            Some(key) => self.give_message(channel, from, key, message),
+            None => of.matching[from].unexpected.push_back(message),
+        }
+    }
+
+    fn give_message(&mut self, channel: usize, from: usize, key: RunKey, message: Unexpected) {
+        let world = self.channels[channel].as_ref().map_or(0, |of| of.members[from] as usize);
+        if let Content::Whole(bytes) = &message.content {
+            self.io.consume_eager(world, bytes.len());
+        }
+        let Some((Flight::Point(point), io)) = self.flight_and_io(key) else { return };
+        if point.raw().len() != message.bytes || point.head.digest != message.digest {
+            self.refuse_message(key, channel, from, &message);
+            return;
+        }
+        let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
+        let number = message.number;
+        let offered = matches!(message.content, Content::Offered);
+        point.take_message(message, io);
+        if point.is_polled() {
+            self.polled.push(key);
+        }
+        if offered && let Some(of) = self.channels[channel].as_mut() {
+            of.matching[from].receives.push((number, key));
+        }
+        if let Some(sender) = local {
+            self.give_local(sender, key);
+        }
+        self.step(key);
+    }
+
+    fn give_local(&mut self, sender: RunKey, receiver: RunKey) {
+        let Some(Flight::Point(point)) = self.flight(sender) else { return };
+        let src = point.raw();
+        if let Some(Flight::Point(point)) = self.flight(receiver) {
+            point.take_local(src);
+        }
+        self.finish(sender, Ok(()));
+    }
+
+    /// Moves one operation as far as it can, and ends it when it is complete.
+    pub(crate) fn step(&mut self, key: RunKey) -> bool {
+        let Some((flight, io)) = self.flight_and_io(key) else { return false };
+        let (moved, complete) = match flight {
+            Flight::Collective(run) => (run.advance(io), run.is_complete()),
+            Flight::Point(point) => {
+                let complete = point.advance(io);
+                (complete, complete)
+            }
+        };
+        if std::mem::take(&mut self.io.full) && !complete {
+            self.crowded.push(key);
+        }
+        if complete {
+            self.finish(key, Ok(()));
+        }
+        moved
+    }
+
+    /// Moves all operations that something happened to.
+    pub(crate) fn advance(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(key) = self.touched.pop() {
+            moved |= self.step(key);
+        }
+        let mut index = 0;
+        while index < self.polled.len() {
+            let key = self.polled[index];
+            moved |= self.step(key);
+            if self.flight(key).is_none() {
+                self.polled.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        moved
+    }
+
+    /// Connections have room again.
+    pub(crate) fn uncrowd(&mut self) {
+        self.touched.append(&mut self.crowded);
+    }
+
+    /// Ends an operation.
+    pub(crate) fn finish(&mut self, key: RunKey, result: Result<(), Error>) {
+        let Some(slot) = self.flights.get_mut(key.index as usize) else { return };
+        if slot.generation != key.generation {
+            return;
+        }
+        let Some(mut flight) = slot.flight.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        self.live -= 1;
+        let forget = result.is_err();
+        let (parts, large) = match &mut flight {
+            Flight::Collective(run) => {
+                let large = run.bytes() > EAGER_MAX;
+                (run.end(&mut self.io), large)
+            }
+            Flight::Point(point) => {
+                let large = point.raw().len() > EAGER_MAX;
+                (point.end(!forget, &mut self.io), large)
+            }
+        };
+        self.large -= usize::from(large);
+        let head = flight.head();
+        let members = head.members.clone();
+        if let Some(channel) = self.channels[head.channel].as_mut() {
+            match &flight {
+                Flight::Collective(_) => channel.inflight.retain(|(_, of)| *of != key),
+                Flight::Point(point) => channel.matching[point.peer].forget(key),
+            }
+        }
+        match &flight {
+            Flight::Collective(_) => self.await_peers(&members, -1),
+            Flight::Point(point) => self.await_peers(&members[point.peer..=point.peer], -1),
+        }
+        let outcome = Outcome { result, parts };
+        self.ended.push(Ended { op: head.op.clone(), key, outcome, forget });
+        if let Flight::Collective(run) = flight {
+            self.recycled.push(run.recycled());
+        }
+    }
+
+    /// A frame of a communicator that is open by now.
+    fn adopt_orphan(&mut self, peer: usize, stashed: Stashed) {
+        let Stashed { header, kept, .. } = stashed;
+        let outcome = match kept {
+            Kept::Frame(bytes) => self.whole(peer, &header, bytes),
+            Kept::Lease(lease) => self.leased(peer, &header, lease),
+        };
+        if let Err(problem) = outcome {
+            tracing::warn!(peer, problem, "frame for a new communicator dropped");
+        }
+    }
+}
+
+impl Header {
+    /// Belongs to a numbered collective.
+    pub(crate) fn is_collective(&self) -> bool {
+        matches!(self.kind, Kind::Data | Kind::Credit | Kind::Request)
+    }
+}

@@ -1,0 +1,523 @@
+//! What goes wrong: contradictions, deadlines, cancellation, ranks that are lost or leave. Who is told, and in what words.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::channel::{Tomb, Verdict};
+use super::point::Unexpected;
+use super::state::{Flight, STALL, Standing, State};
+use super::status::{Current, Status};
+use crate::error::{CallInfo, Error, Report};
+use crate::link::RunKey;
+use crate::link::frame::{Header, Kind, Outgoing};
+use crate::rank::{Rank, Seq};
+
+/// How long a contradicted operation waits to learn what everybody called.
+const VERDICT: Duration = Duration::from_millis(100);
+/// When a waiting operation tells again where it is: after a second, then with a warning after five, then doubling.
+const REMARKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// The frame asks for the receiver's own call or status.
+const ASK: u16 = 2;
+
+/// Why a rank gave an operation up, as the others are told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Cause {
+    Deadline(Box<Report>),
+    Cancelled,
+    Lost { rank: Rank, host: String, cause: String },
+    Failed(String),
+}
+
+impl State {
+    /// What fell due; returns when to look again.
+    pub(crate) fn tick(&mut self) -> Option<Instant> {
+        let keys: Vec<RunKey> = self.flights().map(|flight| flight.head().key).collect();
+        let mut next: Option<Instant> = None;
+        for key in keys {
+            let now = self.now;
+            let Some(flight) = self.flight(key) else { continue };
+            let head = flight.head();
+            if head.op.is_cancelled() {
+                self.cancel(key);
+            } else if head.verdict.is_some_and(|at| now >= at) {
+                self.decide(key);
+            } else if now >= head.deadline {
+                self.expire(key);
+            } else {
+                if now >= head.remark {
+                    self.remark(key);
+                }
+                let Some(flight) = self.flight(key) else { continue };
+                let head = flight.head();
+                let due = head.deadline.min(head.remark).min(head.verdict.unwrap_or(head.deadline));
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        next
+    }
+
+    fn broadcast(&mut self, index: usize, header: Header, body: &[u8]) {
+        let Some(channel) = &self.channels[index] else { return };
+        let (members, rank) = (channel.members.clone(), channel.rank);
+        for (other, world) in members.iter().enumerate() {
+            if other != rank && self.peers[*world as usize].standing == Standing::Here {
+                self.io.control(*world as usize, Outgoing::with_body(header, body.to_vec()));
+            }
+        }
+    }
+
+    fn to_rank(&mut self, index: usize, rank: usize, frame: Outgoing) {
+        let Some(channel) = &self.channels[index] else { return };
+        let world = channel.members[rank] as usize;
+        self.io.control(world, frame);
+    }
+
+    // --- contradictions
+
+    /// Somebody's digest under this number is another one: everybody tells what he called.
+    pub(crate) fn contradicted(&mut self, key: RunKey) {
+        let until = self.now + VERDICT;
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        if head.verdict.is_some() {
+            return;
+        }
+        head.verdict = Some(until);
+        let (index, id, seq, info) = (head.channel, head.channel_id, head.seq, head.desc.info());
+        let Some(rank) = self.channels[index].as_ref().map(|channel| channel.rank) else { return };
+        if let Some(flight) = self.flight(key) {
+            flight.head_mut().calls.push((rank, info.clone()));
+        }
+        let mut header = Header::new(Kind::Mismatch, id, seq);
+        header.flags = ASK;
+        self.broadcast(index, header, &encode(&info));
+    }
+
+    /// A frame for a number that is over here, with another digest than ours had.
+    pub(crate) fn contradicted_past(&mut self, index: usize, from: usize, header: &Header) {
+        let Some(channel) = &self.channels[index] else { return };
+        let Some(desc) = channel.past_call(header.number) else { return };
+        if header.digest == desc.digest() || header.digest == 0 {
+            return;
+        }
+        let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
+        answer.flags = ASK;
+        let body = encode(&desc.info());
+        self.to_rank(index, from, Outgoing::with_body(answer, body));
+    }
+
+    pub(crate) fn on_mismatch(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+        let call: CallInfo = decode(body)?;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let seq = header.number;
+        if let Some(key) = channel.flight(seq) {
+            let ranks = channel.members.len();
+            self.contradicted(key);
+            let Some(flight) = self.flight(key) else { return Ok(()) };
+            let calls = &mut flight.head_mut().calls;
+            if calls.iter().all(|(rank, _)| *rank != from) {
+                calls.push((from, call));
+            }
+            if calls.len() == ranks {
+                self.decide(key);
+            }
+        } else if seq >= channel.called {
+            channel.bury(Tomb { seq, by: from, verdict: Verdict::Contradicted(call) });
+        } else if let Some(desc) = channel.past_call(seq).copied() {
+            if desc.info() != call && channel.late.is_none() {
+                let calls = [(channel.rank, desc.info()), (from, call)];
+                channel.late = Some(channel.mismatch(desc.operation, seq, &calls));
+            }
+            if header.flags & ASK != 0 {
+                let answer = Header::new(Kind::Mismatch, header.channel, seq);
+                self.to_rank(index, from, Outgoing::with_body(answer, encode(&desc.info())));
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, key: RunKey) {
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head();
+        let (index, operation, seq, calls) = (head.channel, head.desc.operation, head.seq, head.calls.clone());
+        let Some(channel) = &self.channels[index] else { return };
+        let error = channel.mismatch(operation, seq, &calls);
+        self.finish(key, Err(error));
+    }
+
+    // --- aborts
+
+    /// Tells all members that a number is given up.
+    fn publish_abort(&mut self, index: usize, seq: u64, cause: &Cause) {
+        let Some(channel) = &self.channels[index] else { return };
+        let header = Header::new(Kind::Abort, channel.id, seq);
+        self.broadcast(index, header, &encode(cause));
+    }
+
+    pub(crate) fn on_abort(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+        let cause: Cause = decode(body)?;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        if header.flags & POINT != 0 {
+            let receives = &channel.matching[from].receives;
+            let key = receives.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
+            if let Some(key) = key {
+                self.finish_aborted(key, from, &cause);
+            }
+            return Ok(());
+        }
+        let seq = header.number;
+        if let Some(key) = channel.flight(seq) {
+            self.finish_aborted(key, from, &cause);
+        } else if seq >= channel.called {
+            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause.to_string()) });
+        }
+        Ok(())
+    }
+
+    fn finish_aborted(&mut self, key: RunKey, by: usize, cause: &Cause) {
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head();
+        let (operation, seq, index) = (head.desc.operation.to_string(), Seq(head.seq), head.channel);
+        let communicator = self.name(index);
+        let error = match cause.clone() {
+            Cause::Deadline(report) => Error::Deadline(report),
+            Cause::Lost { rank, host, cause } => Error::PeerLost { operation, seq, communicator, rank, host, cause },
+            other => Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() },
+        };
+        self.finish(key, Err(error));
+    }
+
+    pub(crate) fn name(&self, index: usize) -> String {
+        self.channels[index].as_ref().map(|channel| channel.name.to_string()).unwrap_or_default()
+    }
+
+    fn cancel(&mut self, key: RunKey) {
+        let Some(flight) = self.flight(key) else { return };
+        let collective = matches!(flight, Flight::Collective(_));
+        let head = flight.head();
+        let (operation, seq, index) = (head.desc.operation.to_string(), head.seq, head.channel);
+        if collective {
+            self.publish_abort(index, seq, &Cause::Cancelled);
+        }
+        let communicator = self.name(index);
+        self.finish(key, Err(Error::Cancelled { operation, seq: Seq(seq), communicator }));
+    }
+
+    /// A call that failed at once takes its number all the same, and the others learn its outcome.
+    pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
+        self.publish_abort(index, seq, &Cause::Failed(error.to_string()));
+    }
+
+    /// A protocol violation found while frames were adopted, when no connection is at hand to be closed.
+    pub(crate) fn broke_protocol(&mut self, key: RunKey, from: usize, problem: String) {
+        self.finish(key, Err(Error::Protocol { rank: Rank(from as u32), problem }));
+    }
+
+    // --- point to point
+
+    /// A message does not fit the receive that its tag matches.
+    pub(crate) fn refuse_message(&mut self, key: RunKey, index: usize, from: usize, message: &Unexpected) {
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head();
+        let (operation, seq, call) = (head.desc.operation, head.seq, head.desc.info());
+        let sender = CallInfo {
+            operation: "send".into(),
+            count: (message.bytes / head.desc.dtype.size()) as u64,
+            root: None,
+            ..call.clone()
+        };
+        let Some(channel) = &self.channels[index] else { return };
+        let error = channel.mismatch(operation, seq, &[(channel.rank, call), (from, sender)]);
+        self.refuse_send(index, from, message.number, &error);
+        self.finish(key, Err(error));
+    }
+
+    fn refuse_send(&mut self, index: usize, to: usize, number: u64, error: &Error) {
+        let Some(channel) = &self.channels[index] else { return };
+        let mut header = Header::new(Kind::Abort, channel.id, number);
+        header.flags = POINT | TO_SENDER;
+        let body = encode(&Cause::Failed(error.to_string()));
+        self.to_rank(index, to, Outgoing::with_body(header, body));
+    }
+
+    /// A receiver accepts a message that its sender has given up.
+    pub(crate) fn refuse_accept(&mut self, index: usize, to: usize, number: u64) {
+        let Some(channel) = &self.channels[index] else { return };
+        let mut header = Header::new(Kind::Abort, channel.id, number);
+        header.flags = POINT;
+        self.to_rank(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
+    }
+
+    // --- ranks that are gone
+
+    /// A process or host is gone.
+    pub(crate) fn lost(&mut self, peer: usize, cause: String) {
+        if self.peers[peer].standing != Standing::Here {
+            return;
+        }
+        tracing::warn!(rank = peer, host = self.peers[peer].label, cause, "lost a rank");
+        self.peers[peer].standing = Standing::Lost(cause);
+        for index in 0..self.channels.len() {
+            if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
+                self.fail_channel(index, rank);
+            }
+        }
+    }
+
+    /// A communicator with a lost member is of no more use.
+    pub(crate) fn fail_channel(&mut self, index: usize, rank: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let peer = channel.members[rank] as usize;
+        let Standing::Lost(cause) = self.peers[peer].standing.clone() else { return };
+        let host = self.peers[peer].label.clone();
+        let communicator = channel.name.to_string();
+        let error = |operation: &str, seq| Error::PeerLost {
+            operation: operation.into(),
+            seq: Seq(seq),
+            communicator: communicator.clone(),
+            rank: Rank(rank as u32),
+            host: host.clone(),
+            cause: cause.clone(),
+        };
+        channel.failed.get_or_insert_with(|| error("communicator", channel.called));
+        let told = Cause::Lost { rank: Rank(rank as u32), host: host.clone(), cause: cause.clone() };
+        for key in self.keys_on(index) {
+            let Some(flight) = self.flight(key) else { continue };
+            let head = flight.head();
+            let (operation, seq) = (head.desc.operation, head.seq);
+            let collective = matches!(flight, Flight::Collective(_));
+            let error = error(operation, seq);
+            if collective {
+                self.publish_abort(index, seq, &told);
+            }
+            self.finish(key, Err(error));
+        }
+    }
+
+    fn keys_on(&self, index: usize) -> Vec<RunKey> {
+        self.flights().filter(|flight| flight.head().channel == index).map(|flight| flight.head().key).collect()
+    }
+
+    /// The peer will send nothing more. With two connections, it says so on each.
+    pub(crate) fn said_bye(&mut self, peer: usize) {
+        self.peers[peer].byes += 1;
+        if self.peers[peer].byes >= 2 || self.io.via(peer) != super::io::Via::Stream {
+            self.left(peer);
+        }
+    }
+
+    /// The peer has left in order: what needs it can't end well, the rest can.
+    pub(crate) fn left(&mut self, peer: usize) {
+        if self.peers[peer].standing != Standing::Here {
+            return;
+        }
+        self.peers[peer].standing = Standing::Left;
+        for index in 0..self.channels.len() {
+            if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
+                self.on_close(index, rank);
+            }
+        }
+    }
+
+    /// A rank will not use this communicator again.
+    pub(crate) fn on_close(&mut self, index: usize, rank: usize) {
+        self.advance();
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        channel.closed[rank] = true;
+        let peer = channel.members[rank] as usize;
+        let (communicator, host) = (channel.name.to_string(), self.peers[peer].label.clone());
+        for key in self.keys_on(index) {
+            let Some(flight) = self.flight(key) else { continue };
+            if !flight.waits_for().contains(&rank) {
+                continue;
+            }
+            let head = flight.head();
+            let error = Error::PeerLost {
+                operation: head.desc.operation.into(),
+                seq: Seq(head.seq),
+                communicator: communicator.clone(),
+                rank: Rank(rank as u32),
+                host: host.clone(),
+                cause: "it has closed this communicator".into(),
+            };
+            self.finish(key, Err(error));
+        }
+    }
+
+    // --- waiting long
+
+    fn remark(&mut self, key: RunKey) {
+        let now = self.now;
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        let waited = now.saturating_duration_since(head.started);
+        let after = REMARKS.get(head.remarks as usize).copied().unwrap_or(waited * 2);
+        head.remarks += 1;
+        head.remark = head.started + after.max(waited + STALL);
+        let (index, warn) = (head.channel, waited >= REMARKS[1]);
+        if warn {
+            let report = self.report(key);
+            if let Some(report) = report {
+                tracing::warn!("{report}");
+            }
+        }
+        self.tell_status(index, None);
+    }
+
+    /// Tells the members of a communicator, or one of them, where this rank is.
+    fn tell_status(&mut self, index: usize, to: Option<usize>) {
+        let Some(channel) = &self.channels[index] else { return };
+        let oldest = self.flights().filter(|flight| flight.head().channel == index).min_by_key(|flight| flight.head().started);
+        let current = oldest.map(|flight| Current {
+            seq: flight.head().seq,
+            call: flight.head().desc.info(),
+            waits_for: flight.waits_for().into_iter().map(|rank| rank as u32).collect(),
+        });
+        let digest = oldest.map_or(0, |flight| flight.head().digest);
+        let collective = matches!(oldest, Some(Flight::Collective(_)));
+        let unpolled_ms = self.now.saturating_duration_since(self.polled_at).as_millis() as u64;
+        let number = current.as_ref().map_or(channel.called, |current| current.seq);
+        let status = Status { next: channel.called, current, unpolled_ms };
+        let mut header = Header::new(Kind::Status, channel.id, number);
+        // A collective's digest goes along, so that a contradiction is found before any payload shows it.
+        header.digest = if collective { digest } else { 0 };
+        match to {
+            Some(rank) => self.to_rank(index, rank, Outgoing::with_body(header, encode(&status))),
+            None => {
+                header.flags = ASK;
+                self.broadcast(index, header, &encode(&status));
+            }
+        }
+    }
+
+    pub(crate) fn on_status(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+        let status: Status = decode(body)?;
+        let now = self.now;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        channel.statuses[from] = Some((now, status));
+        if header.digest != 0 {
+            match channel.flight(header.number) {
+                Some(key) if self.flight(key).is_some_and(|flight| flight.head().digest != header.digest) => {
+                    self.contradicted(key);
+                }
+                Some(_) => {}
+                None => self.contradicted_past(index, from, header),
+            }
+        }
+        if header.flags & ASK != 0 {
+            self.tell_status(index, Some(from));
+        }
+        Ok(())
+    }
+
+    fn expire(&mut self, key: RunKey) {
+        let Some(report) = self.report(key) else { return };
+        let Some(flight) = self.flight(key) else { return };
+        let (index, seq) = (flight.head().channel, flight.head().seq);
+        let collective = matches!(flight, Flight::Collective(_));
+        let report = Box::new(report);
+        if collective {
+            self.publish_abort(index, seq, &Cause::Deadline(report.clone()));
+        }
+        self.finish(key, Err(Error::Deadline(report)));
+    }
+
+    /// Everything known about why an operation does not end.
+    pub(crate) fn report(&mut self, key: RunKey) -> Option<Report> {
+        let now = self.now;
+        let flight = self.flight(key)?;
+        let waits = flight.waits_for();
+        let point = matches!(flight, Flight::Point(_));
+        let head = flight.head();
+        let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
+        let tag = head.desc.tag;
+        let channel = self.channels[index].as_ref()?;
+        let (late, cycle) = culprits(channel.rank, &waits, seq, point, &channel.statuses);
+        let states = late.iter().map(|rank| {
+            let state = match &channel.statuses[*rank] {
+                Some((seen, status)) => status.describe(seq, point, *seen, now),
+                None => "has not been heard from: not started, stopped, or cut off".to_string(),
+            };
+            (Rank(*rank as u32), state)
+        });
+        let mut cause = cycle;
+        if cause.is_empty()
+            && let (Some(tag), "recv") = (tag, call.operation.as_str())
+            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
+        {
+            cause = format!("rank {} sends tag {} and this waits for tag {tag}: do the tags differ?", waits[0], other.tag);
+        }
+        Some(Report {
+            operation: if point { call.to_string() } else { call.operation },
+            seq: Seq(seq),
+            communicator: channel.name.to_string(),
+            rank: Rank(channel.rank as u32),
+            waited: now.saturating_duration_since(started),
+            late: late.iter().map(|rank| Rank(*rank as u32)).collect(),
+            states: states.collect(),
+            cause,
+        })
+    }
+}
+
+/// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.
+fn culprits(
+    me: usize, waits: &[usize], seq: u64, point: bool, statuses: &[Option<(Instant, Status)>],
+) -> (Vec<usize>, String) {
+    let mut late = Vec::new();
+    let mut seen = vec![false; statuses.len()];
+    let mut open: Vec<(usize, Vec<usize>)> = waits.iter().map(|rank| (*rank, vec![me])).collect();
+    while let Some((rank, mut path)) = open.pop() {
+        if path.contains(&rank) {
+            let from = path.iter().position(|of| *of == rank).unwrap_or(0);
+            let names: Vec<String> = path[from..].iter().chain([&rank]).map(usize::to_string).collect();
+            // Ranks of one collective wait for each other in the normal course of things.
+            if point {
+                return (waits.to_vec(), format!("ranks wait for each other: {}", names.join(" → ")));
+            }
+            continue;
+        }
+        if std::mem::replace(&mut seen[rank], true) {
+            continue;
+        }
+        let current = statuses[rank].as_ref().and_then(|(_, status)| status.current.as_ref());
+        match current {
+            Some(current) if (point || current.seq == seq) && !current.waits_for.is_empty() => {
+                path.push(rank);
+                open.extend(current.waits_for.iter().map(|next| (*next as usize, path.clone())));
+            }
+            _ => late.push(rank),
+        }
+    }
+    late.retain(|rank| *rank != me);
+    if late.is_empty() {
+        late = waits.to_vec();
+    }
+    late.sort_unstable();
+    (late, String::new())
+}
+
+/// The frame's number is a message's between two ranks, counted by the receiver of the frame.
+const POINT: u16 = 4;
+const TO_SENDER: u16 = 8;
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    // Serialisation into memory can't fail; an empty body would be refused by the receiver.
+    postcard::to_stdvec(value).unwrap_or_default()
+}
+
+fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+    postcard::from_bytes(body).map_err(|error| format!("unreadable frame: {error}"))
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Cause::Deadline(report) => report.fmt(f),
+            Cause::Cancelled => f.write_str("cancelled"),
+            Cause::Lost { rank, host, cause } => write!(f, "rank {rank} ({host}) is lost: {cause}"),
+            Cause::Failed(cause) => f.write_str(cause),
+        }
+    }
+}

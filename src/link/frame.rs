@@ -1,0 +1,207 @@
+//! Frames: the one header of all byte links.
+
+use crate::buffer::raw::Raw;
+
+use super::RunKey;
+
+/// First bytes of every frame.
+const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
+/// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
+pub(crate) const VERSION: u8 = 1;
+/// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
+pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
+/// Frames with text or descriptors are no longer than this.
+pub(crate) const CONTROL_MAX: usize = 16 << 10;
+pub(crate) const HEADER_BYTES: usize = 64;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Part of a collective's message: `item` is the message number, `offset` where it belongs.
+    Data = 1,
+    /// The receiver takes message `item` up to `offset`.
+    Credit = 2,
+    /// The sender has no eager budget and asks for credit for message `item`.
+    Request = 3,
+    /// A whole small point-to-point message: `item` is the tag.
+    Eager = 4,
+    /// A point-to-point message of `offset` bytes wants to be sent: `item` is the tag.
+    Offer = 5,
+    /// The receiver takes the offered message `number`.
+    Accept = 6,
+    /// Part of an accepted message, at `offset`.
+    Body = 7,
+    /// The operation `number` is given up; payload says why.
+    Abort = 8,
+    /// How far the sender is, and in what; payload is a status.
+    Status = 9,
+    /// Reports consumed eager bytes (in the header) and nothing else.
+    Consumed = 10,
+    /// The sender will not use this channel again.
+    Close = 11,
+    /// The sender will not send anything again.
+    Bye = 12,
+    /// Payload is the sender's call under `number`, which the receiver's contradicts.
+    Mismatch = 13,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        const ALL: [Kind; 13] = [
+            Kind::Data, Kind::Credit, Kind::Request, Kind::Eager, Kind::Offer, Kind::Accept, Kind::Body,
+            Kind::Abort, Kind::Status, Kind::Consumed, Kind::Close, Kind::Bye, Kind::Mismatch,
+        ];
+        ALL.get(usize::from(byte).wrapping_sub(1)).copied()
+    }
+}
+
+/// Payload counts against the eager budget.
+pub(crate) const EAGER: u16 = 1;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub kind: Kind,
+    pub flags: u16,
+    /// Which communicator.
+    pub channel: u64,
+    /// Number of the operation, or of the message between two ranks.
+    pub number: u64,
+    /// Message number of a plan, or a tag.
+    pub item: u32,
+    /// Payload bytes.
+    pub length: u32,
+    pub offset: u64,
+    /// Of the call: kind, type, count, reduction, root, plan.
+    pub digest: u64,
+    /// Counts the frames of a connection.
+    pub frame: u32,
+    /// Number of the next frame expected from the peer: all before it were applied.
+    pub acknowledged: u32,
+    /// Eager bytes that the sender of this header has consumed so far.
+    pub consumed: u64,
+}
+
+impl Header {
+    pub(crate) const fn new(kind: Kind, channel: u64, number: u64) -> Self {
+        Header {
+            kind, flags: 0, channel, number, item: 0, length: 0, offset: 0, digest: 0, frame: 0,
+            acknowledged: 0, consumed: 0,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4] = VERSION;
+        out[5] = self.kind as u8;
+        out[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        out[8..16].copy_from_slice(&self.channel.to_le_bytes());
+        out[16..24].copy_from_slice(&self.number.to_le_bytes());
+        out[24..28].copy_from_slice(&self.item.to_le_bytes());
+        out[28..32].copy_from_slice(&self.length.to_le_bytes());
+        out[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        out[40..48].copy_from_slice(&self.digest.to_le_bytes());
+        out[48..52].copy_from_slice(&self.frame.to_le_bytes());
+        out[52..56].copy_from_slice(&self.acknowledged.to_le_bytes());
+        out[56..64].copy_from_slice(&self.consumed.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if word(0) != MAGIC {
+            return Err(format!("not a frame: starts with {:08x}", word(0)));
+        }
+        if bytes[4] != VERSION {
+            return Err(format!("frame version {} instead of {VERSION}", bytes[4]));
+        }
+        let kind = Kind::from_byte(bytes[5]).ok_or_else(|| format!("unknown frame kind {}", bytes[5]))?;
+        let header = Header {
+            kind,
+            flags: u16::from_le_bytes([bytes[6], bytes[7]]),
+            channel: long(8),
+            number: long(16),
+            item: word(24),
+            length: word(28),
+            offset: long(32),
+            digest: long(40),
+            frame: word(48),
+            acknowledged: word(52),
+            consumed: long(56),
+        };
+        if header.length as usize > header.length_max() {
+            return Err(format!("{kind:?} frame of {} bytes exceeds {}", header.length, header.length_max()));
+        }
+        Ok(header)
+    }
+
+    fn length_max(&self) -> usize {
+        match self.kind {
+            Kind::Data | Kind::Eager | Kind::Body => PAYLOAD_MAX,
+            Kind::Abort | Kind::Status | Kind::Mismatch => CONTROL_MAX,
+            _ => 0,
+        }
+    }
+}
+
+/// Payload of an outgoing frame.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    None,
+    /// Memory of an operation, lent until it is copied out.
+    Lent { raw: Raw, run: RunKey, step: u16 },
+    Owned(Vec<u8>),
+}
+
+impl Payload {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::None => &[],
+            Payload::Lent { raw, .. } => raw.bytes_ref(),
+            Payload::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A frame to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub header: Header,
+    pub payload: Payload,
+}
+
+impl Outgoing {
+    pub(crate) fn control(header: Header) -> Self {
+        Outgoing { header, payload: Payload::None }
+    }
+
+    pub(crate) fn with_body(mut header: Header, body: Vec<u8>) -> Self {
+        header.length = body.len() as u32;
+        Outgoing { header, payload: Payload::Owned(body) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_refused_within_bounds(bytes in proptest::array::uniform32(any::<u8>()), good in any::<bool>(), kind in any::<u8>()) {
+            let mut frame = [0u8; HEADER_BYTES];
+            frame[..32].copy_from_slice(&bytes);
+            if good {
+                frame[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+                frame[4] = VERSION;
+                frame[5] = kind % 15;
+            }
+            if let Ok(header) = Header::decode(&frame) {
+                prop_assert!(header.length as usize <= PAYLOAD_MAX);
+                prop_assert_eq!(header.encode(), frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Ranks of one process: a peer's memory is read where it lies.
+//!
+//! An operation publishes a [`Lease`]: the address of every range it lends, how far each may be read, and how far it
+//! has been. A reader announces itself, checks that the lease still stands, reads, says how far it came, and leaves.
+//!
+//! Why no reader touches memory that is gone: the reader stores `reading` and then loads `revoked`; the owner stores
+//! `revoked` and then loads `reading`, all sequentially consistent. So either the reader sees the revocation and does
+//! not read, or the owner sees the reader and leaves the memory to the lease, which lives as long as the reader's
+//! reference to it.
+//!
+//! Why no wake-up is missed: who is about to sleep sets `parked` and then looks at everything once more; who publishes
+//! stores first and then looks at `parked`, with a fence between. One of the two sees the other.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+
+use super::frame::Header;
+use crate::buffer::parts::Parts;
+use crate::buffer::raw::Raw;
+
+/// Messages that wait for one rank at most; senders keep what does not fit.
+const INBOX: usize = 4096;
+
+/// What one rank of a process sends to another: a frame as on a byte link, or an operation's lease.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub from: usize,
+    pub header: Header,
+    pub payload: Vec<u8>,
+    /// What the operation in the header lends.
+    pub lease: Option<Arc<Lease>>,
+}
+
+/// The ranks of one process.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    ranks: Vec<CachePadded<Port>>,
+}
+
+#[derive(Debug)]
+struct Port {
+    inbox: ArrayQueue<Message>,
+    parked: AtomicBool,
+    /// Thread that drove this rank last: nobody spins for a peer that his own thread must drive.
+    driver: AtomicUsize,
+    gone: AtomicBool,
+    waker: OnceLock<Waker>,
+}
+
+impl Hub {
+    pub(crate) fn new(ranks: usize) -> Arc<Self> {
+        let port = || Port {
+            inbox: ArrayQueue::new(INBOX),
+            parked: AtomicBool::new(false),
+            driver: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        };
+        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect() })
+    }
+
+    /// Who is woken when something comes for `rank` while it sleeps.
+    pub(crate) fn attach(&self, rank: usize, waker: Waker) {
+        let _ = self.ranks[rank].waker.set(waker);
+    }
+
+    /// `rank` will not come back: peers are told by [`gone`](Self::gone).
+    pub(crate) fn detach(&self, rank: usize) {
+        self.ranks[rank].gone.store(true, Ordering::SeqCst);
+        while self.ranks[rank].inbox.pop().is_some() {}
+        for peer in 0..self.ranks.len() {
+            self.notify(peer);
+        }
+    }
+
+    pub(crate) fn gone(&self, rank: usize) -> bool {
+        self.ranks[rank].gone.load(Ordering::Acquire)
+    }
+
+    /// Queues a message; gives it back if the inbox is full.
+    pub(crate) fn send(&self, to: usize, message: Message) -> Result<(), Message> {
+        if self.gone(to) {
+            return Ok(());
+        }
+        self.ranks[to].inbox.push(message)
+    }
+
+    pub(crate) fn receive(&self, rank: usize) -> Option<Message> {
+        self.ranks[rank].inbox.pop()
+    }
+
+    pub(crate) fn inbox_is_empty(&self, rank: usize) -> bool {
+        self.ranks[rank].inbox.is_empty()
+    }
+
+    /// Something was published for `to`: whether it sleeps and must be woken, which the caller does outside of locks.
+    pub(crate) fn must_wake(&self, to: usize) -> bool {
+        fence(Ordering::SeqCst);
+        let port = &self.ranks[to];
+        port.parked.load(Ordering::Relaxed) && port.parked.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn wake(&self, to: usize) {
+        if let Some(waker) = self.ranks[to].waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(crate) fn notify(&self, to: usize) {
+        if self.must_wake(to) {
+            self.wake(to);
+        }
+    }
+
+    /// Announces sleep. The caller looks at everything once more before it sleeps.
+    pub(crate) fn park(&self, rank: usize) {
+        self.ranks[rank].parked.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn unpark(&self, rank: usize) {
+        self.ranks[rank].parked.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_driver(&self, rank: usize, thread: usize) {
+        let driver = &self.ranks[rank].driver;
+        if driver.load(Ordering::Relaxed) != thread {
+            driver.store(thread, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn driver(&self, rank: usize) -> usize {
+        self.ranks[rank].driver.load(Ordering::Relaxed)
+    }
+}
+
+/// What an operation lends to the other ranks of its process.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) digest: u64,
+    slots: Vec<Slot>,
+    revoked: AtomicBool,
+    /// Memory that was still being read when the operation ended early; freed with the lease.
+    quarantine: Mutex<Vec<Parts>>,
+}
+
+/// One lent range: one step of the owner's plan, one reader.
+#[derive(Debug)]
+struct Slot {
+    base: Raw,
+    /// Written by the owner: readable bytes plus one; 0 before it may start.
+    lent: CachePadded<AtomicUsize>,
+    reader: CachePadded<Reader>,
+}
+
+/// Written by the reader only, so that it stays in the reader's cache.
+#[derive(Debug)]
+struct Reader {
+    reading: AtomicBool,
+    /// Bytes read plus one; 0 before the reader has begun.
+    taken: AtomicUsize,
+}
+
+impl Lease {
+    pub(crate) fn new() -> Self {
+        Lease { digest: 0, slots: Vec::new(), revoked: AtomicBool::new(false), quarantine: Mutex::new(Vec::new()) }
+    }
+
+    /// Makes the lease ready for another operation that lends `ranges`; nobody else has it.
+    pub(crate) fn reset(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) {
+        self.digest = digest;
+        *self.revoked.get_mut() = false;
+        let mut used = 0;
+        for base in ranges {
+            if used == self.slots.len() {
+                self.slots.push(Slot {
+                    base,
+                    lent: CachePadded::new(AtomicUsize::new(0)),
+                    reader: CachePadded::new(Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) }),
+                });
+            }
+            let slot = &mut self.slots[used];
+            slot.base = base;
+            *slot.lent.get_mut() = 0;
+            *slot.reader.taken.get_mut() = 0;
+            *slot.reader.reading.get_mut() = false;
+            used += 1;
+        }
+    }
+
+    /// Owner: `bytes` of the range may be read. Says whether that is news.
+    pub(crate) fn lend(&self, slot: usize, bytes: usize) -> bool {
+        let lent = &self.slots[slot].lent;
+        let news = lent.load(Ordering::Relaxed) != bytes + 1;
+        if news {
+            lent.store(bytes + 1, Ordering::Release);
+        }
+        news
+    }
+
+    /// Owner: how far the reader has come; `None` before it has begun.
+    pub(crate) fn taken(&self, slot: usize) -> Option<usize> {
+        self.slots[slot].reader.taken.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Reader: how far it may read; `None` before the owner lends.
+    pub(crate) fn readable(&self, slot: usize) -> Option<usize> {
+        self.slots.get(slot)?.lent.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Reader: the range, to be read before [`leave`](Self::leave); `None` if the lease was revoked.
+    pub(crate) fn enter(&self, slot: usize) -> Option<Raw> {
+        let Slot { base, reader, .. } = &self.slots[slot];
+        reader.reading.store(true, Ordering::SeqCst);
+        if self.revoked.load(Ordering::SeqCst) {
+            reader.reading.store(false, Ordering::Release);
+            return None;
+        }
+        Some(*base)
+    }
+
+    /// Reader: `bytes` of the range are read. Says whether the lease stood all the time.
+    pub(crate) fn leave(&self, slot: usize, bytes: usize) -> bool {
+        let reader = &self.slots[slot].reader;
+        let stood = !self.revoked.load(Ordering::Acquire);
+        if stood {
+            reader.taken.store(bytes + 1, Ordering::Release);
+        }
+        reader.reading.store(false, Ordering::Release);
+        stood
+    }
+
+    /// Owner: nobody may begin to read. Says whether nobody reads any more.
+    pub(crate) fn revoke(&self) -> bool {
+        self.revoked.store(true, Ordering::SeqCst);
+        !self.slots.iter().any(|slot| slot.reader.reading.load(Ordering::SeqCst))
+    }
+
+    /// Owner: leaves memory to the lease because somebody still reads it.
+    pub(crate) fn quarantine(&self, parts: Parts) {
+        if let Ok(mut kept) = self.quarantine.lock() {
+            kept.push(parts);
+        }
+    }
+}

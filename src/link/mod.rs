@@ -1,0 +1,49 @@
+//! HOW bytes move between two ranks.
+//!
+//! - [`frame`]: the one header of all byte links, and outgoing frames
+//! - [`tcp`]: a pair of non-blocking connections to one peer
+//! - [`memory`]: ranks of one process: leases that peers read directly, and an inbox for frames
+//!
+//! A link knows neither plans nor communicators: it moves frames, and asks a [`Handler`] where payload goes.
+
+pub(crate) mod frame;
+pub(crate) mod memory;
+pub(crate) mod tcp;
+
+use crate::buffer::raw::Raw;
+use frame::Header;
+
+/// Which of a pair's two connections: small and urgent frames never queue behind large ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Fast,
+    Bulk,
+}
+
+/// Identifies an operation in flight towards links: what to forget when it ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct RunKey {
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// Where the payload of a frame goes.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// Into memory that the operation owns.
+    Direct(Raw, RunKey),
+    /// Into memory that the link hands over with the frame.
+    Owned(Vec<u8>),
+    /// Nowhere: the operation is over.
+    Discard,
+}
+
+/// Told what arrives and what has left.
+pub(crate) trait Handler {
+    /// A header came from `peer`; where does its payload go?
+    fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String>;
+    /// All of a frame's payload is in its sink.
+    fn end(&mut self, peer: usize, header: &Header, sink: Sink) -> Result<(), String>;
+    /// `bytes` of a lent range were copied out.
+    fn released(&mut self, run: RunKey, step: u16, bytes: usize);
+}

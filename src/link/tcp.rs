@@ -1,0 +1,318 @@
+//! TCP: two non-blocking connections to one peer.
+//!
+//! Frames are written straight from the memory they were lent from and read straight into their sink: no copy beyond
+//! the kernel's. A header and a small payload take one system call each way; a stream of large frames takes one per
+//! frame, since each read asks for the rest of a payload and the next header together.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::TcpStream;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload};
+use super::{Class, Handler, RunKey, Sink};
+
+/// Bytes read ahead for headers and small payloads. Large payload is read in place, so this stays small.
+const AHEAD: usize = 4096;
+/// Frames gathered into one system call.
+const GATHER: usize = 8;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    socket: TcpStream,
+    class: Class,
+    /// Bytes read and not yet looked at: `ahead[start..end]`.
+    ahead: Box<[u8; AHEAD]>,
+    start: usize,
+    end: usize,
+    incoming: Option<Incoming>,
+    outgoing: VecDeque<Outgoing>,
+    /// Bytes of the first outgoing frame that have left, header included.
+    sent: usize,
+    frames_sent: u32,
+    frames_received: u32,
+    queued_bytes: usize,
+    /// The system said "no more for now" and has not taken it back.
+    pub(crate) read_blocked: bool,
+    pub(crate) write_blocked: bool,
+    pub(crate) said_bye: bool,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    header: Header,
+    sink: Sink,
+    received: usize,
+}
+
+/// Why a connection can't be used any more.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The peer said goodbye and closed.
+    Closed,
+    /// It ended in the middle, or the system reports an error.
+    Lost(String),
+    /// The peer sent nonsense.
+    Protocol(String),
+}
+
+impl Conn {
+    pub(crate) fn new(socket: TcpStream, class: Class) -> Self {
+        Conn {
+            socket, class, ahead: Box::new([0; AHEAD]), start: 0, end: 0, incoming: None,
+            outgoing: VecDeque::with_capacity(16), sent: 0, frames_sent: 0, frames_received: 0, queued_bytes: 0,
+            read_blocked: false, write_blocked: false, said_bye: false,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Payload bytes waiting to leave.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, frame: Outgoing) {
+        self.queued_bytes += frame.payload.bytes().len();
+        self.outgoing.push_back(frame);
+    }
+
+    /// Writes until nothing is left, the system blocks, or `budget` bytes have left. `consumed`: eager bytes consumed
+    /// from this peer, told in every header.
+    pub(crate) fn write(&mut self, consumed: u64, mut budget: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
+        let mut progress = false;
+        while !self.outgoing.is_empty() && budget > 0 {
+            match self.write_some(consumed) {
+                Ok(bytes) => {
+                    progress = true;
+                    budget = budget.saturating_sub(bytes);
+                    self.retire(bytes, handler);
+                }
+                Err(Errno::AGAIN) => {
+                    self.write_blocked = true;
+                    break;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+            }
+        }
+        Ok(progress)
+    }
+
+    fn write_some(&mut self, consumed: u64) -> Result<usize, Errno> {
+        let mut headers = [[0u8; HEADER_BYTES]; GATHER];
+        let count = self.outgoing.len().min(GATHER);
+        for (index, (frame, bytes)) in self.outgoing.iter_mut().zip(headers.iter_mut()).enumerate() {
+            // A header that has partly left must not change.
+            if index > 0 || self.sent == 0 {
+                frame.header.frame = self.frames_sent.wrapping_add(index as u32);
+                frame.header.acknowledged = self.frames_received;
+                frame.header.consumed = consumed;
+            }
+            *bytes = frame.header.encode();
+        }
+        let mut slices = [IoSlice::new(&[]); 2 * GATHER];
+        let mut used = 0;
+        let mut skip = self.sent;
+        for (frame, header) in self.outgoing.iter().zip(&headers[..count]) {
+            for part in [&header[..], frame.payload.bytes()] {
+                let gone = skip.min(part.len());
+                skip -= gone;
+                if gone < part.len() {
+                    slices[used] = IoSlice::new(&part[gone..]);
+                    used += 1;
+                }
+            }
+        }
+        rustix::net::sendmsg(
+            &self.socket, &slices[..used], &mut SendAncillaryBuffer::default(),
+            SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        )
+    }
+
+    /// `bytes` more have left: releases what is lent, drops finished frames.
+    fn retire(&mut self, mut bytes: usize, handler: &mut impl Handler) {
+        while let Some(front) = self.outgoing.front() {
+            let payload = front.payload.bytes().len();
+            let before = self.sent;
+            let step = bytes.min(HEADER_BYTES + payload - before);
+            self.sent += step;
+            bytes -= step;
+            let released = self.sent.saturating_sub(HEADER_BYTES) - before.saturating_sub(HEADER_BYTES);
+            let whole = self.sent == HEADER_BYTES + payload;
+            if let Payload::Lent { run, step, .. } = front.payload
+                && (released > 0 || whole)
+            {
+                handler.released(run, step, released);
+            }
+            self.queued_bytes -= released;
+            if !whole {
+                return;
+            }
+            self.sent = 0;
+            self.frames_sent = self.frames_sent.wrapping_add(1);
+            self.outgoing.pop_front();
+        }
+    }
+
+    /// Reads until the system has no more or `budget` bytes were read. Says whether anything came.
+    pub(crate) fn read(&mut self, peer: usize, mut budget: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
+        let mut progress = false;
+        loop {
+            self.consume_ahead(peer, handler)?;
+            if budget == 0 {
+                return Ok(progress);
+            }
+            match self.read_some() {
+                Ok(0) => return Err(self.ended()),
+                Ok(bytes) => {
+                    progress = true;
+                    budget = budget.saturating_sub(bytes);
+                }
+                Err(Errno::AGAIN) => {
+                    self.read_blocked = true;
+                    return Ok(progress);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+            }
+        }
+    }
+
+    fn ended(&self) -> Broken {
+        if self.said_bye && self.incoming.is_none() && self.start == self.end {
+            Broken::Closed
+        } else {
+            Broken::Lost("its end of the connection was closed without goodbye (process ended?)".into())
+        }
+    }
+
+    /// One system call: the rest of a payload goes to its sink, what follows goes ahead.
+    fn read_some(&mut self) -> Result<usize, Errno> {
+        // At most part of a header is left over.
+        self.ahead.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let ahead = match self.class {
+            Class::Fast => AHEAD,
+            // The next header only: payload behind it is to be read in place.
+            Class::Bulk => HEADER_BYTES,
+        };
+        let Some(incoming) = &mut self.incoming else {
+            let free = &mut self.ahead[self.end..ahead];
+            let bytes = rustix::net::recv(&self.socket, free, RecvFlags::DONTWAIT)?.0;
+            self.end += bytes;
+            return Ok(bytes);
+        };
+        let want = incoming.header.length as usize - incoming.received;
+        let bytes = match &mut incoming.sink {
+            Sink::Direct(raw, _) => {
+                let rest = raw.sub(incoming.received..raw.len()).bytes_mut();
+                let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut self.ahead[..ahead])];
+                rustix::io::readv(&self.socket, &mut slices)?
+            }
+            Sink::Owned(vec) => {
+                let mut slices =
+                    [IoSliceMut::new(&mut vec[incoming.received..]), IoSliceMut::new(&mut self.ahead[..ahead])];
+                rustix::io::readv(&self.socket, &mut slices)?
+            }
+            Sink::Discard => {
+                let some = want.min(AHEAD);
+                rustix::net::recv(&self.socket, &mut self.ahead[..some], RecvFlags::DONTWAIT)?.0
+            }
+        };
+        let payload = bytes.min(want);
+        incoming.received += payload;
+        self.end = bytes - payload;
+        Ok(bytes)
+    }
+
+    /// Looks at all bytes that were read ahead.
+    fn consume_ahead(&mut self, peer: usize, handler: &mut impl Handler) -> Result<(), Broken> {
+        loop {
+            if let Some(incoming) = &mut self.incoming {
+                let want = incoming.header.length as usize - incoming.received;
+                let have = want.min(self.end - self.start);
+                let bytes = &self.ahead[self.start..self.start + have];
+                match &mut incoming.sink {
+                    Sink::Direct(raw, _) => {
+                        raw.sub(incoming.received..incoming.received + have).copy_from_slice(bytes);
+                    }
+                    Sink::Owned(vec) => vec[incoming.received..incoming.received + have].copy_from_slice(bytes),
+                    Sink::Discard => {}
+                }
+                incoming.received += have;
+                self.start += have;
+                if have < want {
+                    return Ok(());
+                }
+                self.finish(peer, handler)?;
+            } else if !self.begin(peer, handler)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn begin(&mut self, peer: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
+        if self.end - self.start < HEADER_BYTES {
+            return Ok(false);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(&self.ahead[self.start..self.start + HEADER_BYTES]);
+        self.start += HEADER_BYTES;
+        let header = Header::decode(&bytes).map_err(Broken::Protocol)?;
+        if header.frame != self.frames_received {
+            let problem = format!("frame {} where {} was due", header.frame, self.frames_received);
+            return Err(Broken::Protocol(problem));
+        }
+        self.frames_received = self.frames_received.wrapping_add(1);
+        self.said_bye |= header.kind == Kind::Bye;
+        let sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
+        self.incoming = Some(Incoming { header, sink, received: 0 });
+        Ok(true)
+    }
+
+    fn finish(&mut self, peer: usize, handler: &mut impl Handler) -> Result<(), Broken> {
+        match self.incoming.take() {
+            Some(incoming) => handler.end(peer, &incoming.header, incoming.sink).map_err(Broken::Protocol),
+            None => Ok(()),
+        }
+    }
+
+    /// The operation is over: its memory is not touched again. What has begun to leave is finished from a copy.
+    pub(crate) fn forget(&mut self, run: RunKey) {
+        if let Some(incoming) = &mut self.incoming
+            && matches!(incoming.sink, Sink::Direct(_, of) if of == run)
+        {
+            incoming.sink = Sink::Discard;
+        }
+        let started = self.sent > 0;
+        let mut index = 0;
+        let mut gone = 0;
+        self.outgoing.retain_mut(|frame| {
+            let first = index == 0;
+            index += 1;
+            match frame.payload {
+                Payload::Lent { raw, run: of, .. } if of == run => {
+                    if first && started {
+                        frame.payload = Payload::Owned(raw.to_vec());
+                        return true;
+                    }
+                    gone += raw.len();
+                    false
+                }
+                _ => true,
+            }
+        });
+        self.queued_bytes -= gone;
+    }
+}

@@ -1,0 +1,97 @@
+//! The poll set: one epoll instance for all descriptors of an engine.
+//!
+//! Edge-triggered: sockets are read and written directly while anyone drives, and the set is asked only before
+//! sleep and after waking.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+/// Token of the descriptor that interrupts a sleeper.
+const INTERRUPT: u64 = u64::MAX;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Poller {
+    set: Arc<OwnedFd>,
+    interrupt: Arc<OwnedFd>,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&set, &interrupt, EventData::new_u64(INTERRUPT), EventFlags::IN | EventFlags::ET)?;
+        Ok(Poller { set: Arc::new(set), interrupt: Arc::new(interrupt) })
+    }
+
+    pub(crate) fn add(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.set, fd, EventData::new_u64(token), flags)?)
+    }
+
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        // A socket that is already gone is not in the set.
+        let _ = epoll::delete(&self.set, fd);
+    }
+
+    /// Takes what happened since the last call, without waiting: `found(token, readable, writable)`.
+    pub(crate) fn collect(&self, mut found: impl FnMut(u64, bool, bool)) {
+        loop {
+            let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let Ok((seen, _)) = epoll::wait(&self.set, &mut events, Some(&now)) else { return };
+            for event in seen.iter() {
+                let flags = event.flags;
+                let token = event.data.u64();
+                if token != INTERRUPT {
+                    let ended = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+                    let readable = flags.intersects(EventFlags::IN | ended);
+                    found(token, readable, flags.intersects(EventFlags::OUT | ended));
+                }
+            }
+            if seen.len() < 64 {
+                return;
+            }
+        }
+    }
+
+    /// Blocks until something happens, somebody interrupts, or the time is up. Nothing is taken.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
+        let limit = timeout.map(|timeout| rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut fds = [PollFd::from_borrowed_fd(self.set.as_fd(), PollFlags::IN)];
+        // Interrupted by a signal or not: callers look again in any case.
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+    }
+
+    /// Ends a [`wait`](Self::wait), now or the next one.
+    pub(crate) fn interrupt(&self) {
+        let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn set(&self) -> SetFd {
+        SetFd(self.set.clone())
+    }
+}
+
+/// The poll set as one descriptor, for a runtime to watch.
+#[derive(Debug)]
+pub(crate) struct SetFd(Arc<OwnedFd>);
+
+impl AsRawFd for SetFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for SetFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
