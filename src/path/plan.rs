@@ -58,6 +58,23 @@ pub struct Range {
     pub count: u32,
 }
 
+impl Range {
+    /// `count` blocks of `space` from `first` on.
+    pub const fn new(space: Space, first: u32, count: u32) -> Self {
+        Range { space, first, count }
+    }
+
+    /// The numbers of its blocks.
+    pub const fn blocks(&self) -> std::ops::Range<u32> {
+        self.first..self.first.saturating_add(self.count)
+    }
+
+    /// Whether both have the same blocks, wherever they lie.
+    pub const fn same_blocks(&self, other: &Range) -> bool {
+        self.first == other.first && self.count == other.count
+    }
+}
+
 /// Index of a step in its rank's plan.
 pub type StepId = u16;
 
@@ -141,6 +158,50 @@ pub enum Action {
         /// Last treatment.
         post: Post,
     },
+}
+
+impl Action {
+    /// What the step moves through: the source of a `Send`, the destination of everything else.
+    pub const fn range(&self) -> Range {
+        match self {
+            Action::Send { src, .. } => *src,
+            Action::Place { dst, .. } | Action::Copy { dst, .. } | Action::Reduce { dst, .. } => *dst,
+        }
+    }
+
+    /// The range it writes.
+    pub const fn written(&self) -> Option<Range> {
+        match self {
+            Action::Send { .. } => None,
+            Action::Place { dst, .. } | Action::Copy { dst, .. } | Action::Reduce { dst, .. } => Some(*dst),
+        }
+    }
+
+    /// The ranges of one's own memory that it reads or lends.
+    pub fn local_reads(&self) -> impl Iterator<Item = Range> + '_ {
+        let (one, many): (_, &[Source]) = match self {
+            Action::Send { src, .. } | Action::Copy { src, .. } => (Some(*src), &[]),
+            Action::Place { .. } => (None, &[]),
+            Action::Reduce { srcs, .. } => (None, srcs),
+        };
+        one.into_iter().chain(many.iter().filter_map(|source| match source {
+            Source::Local(range) => Some(*range),
+            Source::Peer { .. } => None,
+        }))
+    }
+
+    /// The messages it consumes: sender and number.
+    pub fn messages_in(&self) -> impl Iterator<Item = (Rank, u16)> + '_ {
+        let (one, many): (_, &[Source]) = match self {
+            Action::Place { from, message, .. } => (Some((*from, *message)), &[]),
+            Action::Send { .. } | Action::Copy { .. } => (None, &[]),
+            Action::Reduce { srcs, .. } => (None, srcs),
+        };
+        one.into_iter().chain(many.iter().filter_map(|source| match source {
+            Source::Local(_) => None,
+            Source::Peer { from, message } => Some((*from, *message)),
+        }))
+    }
 }
 
 /// An action and what it waits for.

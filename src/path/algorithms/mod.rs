@@ -1,0 +1,24 @@
+//! The algorithms: pure functions from a number of ranks to a plan.
+//!
+//! Costs are given in α (seconds per message), β (seconds per byte sent by one rank) and γ (seconds per byte
+//! reduced by one rank), for a vector of `m` bytes on `n` ranks.
+//!
+//! - [`mesh_one_shot`]: everybody sends to everybody at once; for small vectors on few ranks.
+//! - [`mesh_two_shot`]: everybody reduces one block and hands it round; for large vectors on few ranks.
+//! - [`recursive_doubling`]: whole vectors, log₂ n exchanges; for small vectors on many ranks.
+//! - [`halving_doubling`]: ever smaller parts, 2 log₂ n exchanges; for large vectors on many ranks.
+//! - [`ring`]: neighbours only; for very large vectors where the order of a sum does not matter.
+//! - [`binomial_tree`]: broadcast in log₂ n hops.
+//! - `core`: what the two doubling algorithms share: which ranks exchange, and which are folded in.
+
+pub mod binomial_tree;
+mod core;
+pub mod halving_doubling;
+pub mod mesh_one_shot;
+pub mod mesh_two_shot;
+pub mod recursive_doubling;
+pub mod ring;
+
+/// Elements that the all-reduces never cut apart: one cache line of 4-byte elements, so that two blocks of an
+/// aligned vector never share a line.
+const GRANULE: u32 = 16;

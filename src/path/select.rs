@@ -1,0 +1,410 @@
+//! Which algorithm for which call, and why.
+//!
+//! A choice must be the same on all ranks, so it depends on [`Facts`] that all have agreed on and on the call alone.
+//!
+//! It must also not change bits from one call to the next. Sums are associated in one of two ways: in rank order by
+//! the mesh algorithms, in a tree over neighbouring ranks by the doubling algorithms. Which of the two it is depends
+//! on the number of ranks; within each, the size of the vector decides. A ring associates differently in every
+//! block, so it is taken by request only.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::path::algorithms::{
+    binomial_tree, halving_doubling, mesh_one_shot, mesh_two_shot, recursive_doubling, ring,
+};
+use crate::path::plan::{Action, Collective, Plan};
+use crate::path::verify::{Fnv, RANKS_MAX};
+
+/// The largest world on which everybody sends to everybody: from there on 2(n − 1) messages per rank cost more than
+/// 2 log₂ n rounds.
+pub const MESH_RANKS_MAX: u32 = 8;
+
+/// The largest vector that is sent as a whole to everybody, in bytes.
+pub const ONE_SHOT_BYTES_MAX: u64 = 16 << 10;
+
+/// The same between two ranks, where one-shot sends no more than two-shot does.
+pub const ONE_SHOT_BYTES_MAX_PAIR: u64 = 32 << 10;
+
+/// The largest vector that is sent as a whole in each round of recursive doubling, in bytes.
+pub const DOUBLING_BYTES_MAX: u64 = 16 << 10;
+
+/// The smallest block for which a ring's n − 1 latencies are worth it, in bytes.
+pub const RING_BLOCK_BYTES_MIN: u64 = 64 << 10;
+
+/// The algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// [`mesh_one_shot`].
+    MeshOneShot,
+    /// [`mesh_two_shot`].
+    MeshTwoShot,
+    /// [`recursive_doubling`].
+    RecursiveDoubling,
+    /// [`halving_doubling`].
+    HalvingDoubling,
+    /// [`ring`].
+    Ring,
+    /// [`binomial_tree`].
+    BinomialTree,
+}
+
+impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Algorithm; 6] = [
+        Algorithm::MeshOneShot,
+        Algorithm::MeshTwoShot,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Ring,
+        Algorithm::BinomialTree,
+    ];
+
+    /// The name, as users give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::MeshOneShot => mesh_one_shot::NAME,
+            Algorithm::MeshTwoShot => mesh_two_shot::NAME,
+            Algorithm::RecursiveDoubling => recursive_doubling::NAME,
+            Algorithm::HalvingDoubling => halving_doubling::NAME,
+            Algorithm::Ring => ring::NAME,
+            Algorithm::BinomialTree => binomial_tree::NAME,
+        }
+    }
+
+    /// Whether it can do this collective.
+    pub const fn supports(self, collective: Collective) -> bool {
+        match self {
+            Algorithm::MeshOneShot | Algorithm::MeshTwoShot => true,
+            Algorithm::RecursiveDoubling => matches!(collective, Collective::AllReduce | Collective::AllGather),
+            Algorithm::HalvingDoubling => {
+                matches!(collective, Collective::AllReduce | Collective::ReduceScatter)
+            }
+            Algorithm::Ring => !matches!(collective, Collective::Broadcast { .. }),
+            Algorithm::BinomialTree => matches!(collective, Collective::Broadcast { .. }),
+        }
+    }
+
+    /// The order in which it associates sums.
+    const fn association(self) -> &'static str {
+        match self {
+            Algorithm::MeshOneShot | Algorithm::MeshTwoShot => {
+                "same bits on all ranks, from run to run, and for every count: sums are in rank order"
+            }
+            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => {
+                "same bits on all ranks, from run to run, and for every count: sums are a tree over neighbouring ranks"
+            }
+            Algorithm::Ring => {
+                "same bits on all ranks and from run to run; the order of a sum depends on its place and on the count"
+            }
+            Algorithm::BinomialTree => EXACT,
+        }
+    }
+}
+
+const EXACT: &str = "same bits everywhere: nothing is computed";
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No algorithm has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree")]
+pub struct UnknownAlgorithm(pub String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        let known = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
+        known.ok_or_else(|| UnknownAlgorithm(name.to_string()))
+    }
+}
+
+/// Whether the association of sums may depend on more than the world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// It depends on the number of ranks only, not on the count.
+    #[default]
+    Fixed,
+    /// Any: whatever is fastest. All ranks still get the same bits.
+    Any,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Order::Fixed => "fixed",
+            Order::Any => "any",
+        })
+    }
+}
+
+/// What all ranks have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The number of ranks.
+    pub world: u32,
+    /// The largest world for the mesh algorithms.
+    pub mesh_ranks_max: u32,
+    /// The largest vector for one-shot, in bytes.
+    pub one_shot_bytes_max: u64,
+    /// The largest vector for recursive doubling, in bytes.
+    pub doubling_bytes_max: u64,
+    /// Whether a ring may be taken.
+    pub order: Order,
+}
+
+impl Facts {
+    /// The defaults for a world of this size.
+    pub const fn new(world: u32) -> Self {
+        Facts {
+            world,
+            mesh_ranks_max: MESH_RANKS_MAX,
+            one_shot_bytes_max: if world == 2 { ONE_SHOT_BYTES_MAX_PAIR } else { ONE_SHOT_BYTES_MAX },
+            doubling_bytes_max: DOUBLING_BYTES_MAX,
+            order: Order::Fixed,
+        }
+    }
+
+    /// A hash over all facts; the same on every machine.
+    pub fn hash(&self) -> u64 {
+        let mut hash = Fnv::new();
+        for (key, value) in self.entries() {
+            hash.text(key);
+            hash.text(&value);
+        }
+        hash.finish()
+    }
+
+    /// The facts by name, so that one on which ranks disagree can be named.
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("world", self.world.to_string()),
+            ("mesh_ranks_max", self.mesh_ranks_max.to_string()),
+            ("one_shot_bytes_max", self.one_shot_bytes_max.to_string()),
+            ("doubling_bytes_max", self.doubling_bytes_max.to_string()),
+            ("order", self.order.to_string()),
+        ]
+    }
+}
+
+/// An algorithm and why it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// Which.
+    pub algorithm: Algorithm,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// What can't be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// The algorithm can't do the collective.
+    #[error("{algorithm} has no {}", collective_name(*.collective))]
+    Collective {
+        /// Which algorithm.
+        algorithm: Algorithm,
+        /// Which collective.
+        collective: Collective,
+    },
+    /// Too few or too many ranks.
+    #[error("plans are for 1 to {RANKS_MAX} ranks, not for {ranks}")]
+    Ranks {
+        /// How many.
+        ranks: u32,
+    },
+    /// The root is no rank.
+    #[error("there is no rank {root} among {ranks} to be the root")]
+    Root {
+        /// The root.
+        root: u32,
+        /// How many ranks there are.
+        ranks: u32,
+    },
+}
+
+fn collective_name(collective: Collective) -> &'static str {
+    match collective {
+        Collective::AllReduce => "all_reduce",
+        Collective::AllGather => "all_gather",
+        Collective::ReduceScatter => "reduce_scatter",
+        Collective::Broadcast { .. } => "broadcast",
+    }
+}
+
+/// The algorithm for a collective on a vector of `bytes` bytes (the whole of it, as it is in the output), or the
+/// `forced` one. Does not allocate. A barrier is an all-reduce of one byte.
+///
+/// # Errors
+///
+/// If the forced algorithm can't do it, or there are too many ranks.
+pub fn choose(
+    facts: &Facts,
+    collective: Collective,
+    bytes: u64,
+    forced: Option<Algorithm>,
+) -> Result<Choice, Unsupported> {
+    if let Some(algorithm) = forced {
+        check(algorithm, collective, facts.world)?;
+        return Ok(Choice { algorithm, reason: "it was asked for" });
+    }
+    let (algorithm, reason) = preferred(facts, collective, bytes);
+    check(algorithm, collective, facts.world)?;
+    Ok(Choice { algorithm, reason })
+}
+
+fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &'static str) {
+    let mesh = facts.world <= facts.mesh_ranks_max;
+    let ring = facts.order == Order::Any && bytes / u64::from(facts.world.max(1)) >= RING_BLOCK_BYTES_MIN;
+    match collective {
+        _ if facts.world <= 1 => (Algorithm::MeshOneShot, "a rank alone has nothing to do"),
+        Collective::AllGather | Collective::ReduceScatter if mesh => {
+            (Algorithm::MeshOneShot, "few ranks: each block goes straight to where it is needed")
+        }
+        Collective::AllReduce | Collective::Broadcast { .. } if mesh && bytes <= facts.one_shot_bytes_max => {
+            (Algorithm::MeshOneShot, "few ranks and a small vector: one message each way")
+        }
+        Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
+            (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank carries its share of the bytes")
+        }
+        Collective::Broadcast { .. } => (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes"),
+        _ if ring => (Algorithm::Ring, "many ranks, a large vector, and any order of sums allowed: fewest bytes"),
+        Collective::AllReduce if bytes <= facts.doubling_bytes_max => {
+            (Algorithm::RecursiveDoubling, "many ranks and a small vector: fewest rounds")
+        }
+        Collective::AllGather => (Algorithm::RecursiveDoubling, "many ranks: fewest rounds"),
+        Collective::AllReduce => {
+            (Algorithm::HalvingDoubling, "many ranks and a large vector: few rounds and few bytes")
+        }
+        Collective::ReduceScatter => (Algorithm::HalvingDoubling, "many ranks: few rounds and few bytes"),
+    }
+}
+
+/// The plan of an algorithm for `n` ranks.
+///
+/// # Errors
+///
+/// If the algorithm can't do the collective, or not on `n` ranks.
+pub fn build(algorithm: Algorithm, collective: Collective, n: u32) -> Result<Plan, Unsupported> {
+    check(algorithm, collective, n)?;
+    let plan = match (algorithm, collective) {
+        (Algorithm::MeshOneShot, Collective::AllReduce) => mesh_one_shot::all_reduce(n),
+        (Algorithm::MeshOneShot, Collective::AllGather) => mesh_one_shot::all_gather(n),
+        (Algorithm::MeshOneShot, Collective::ReduceScatter) => mesh_one_shot::reduce_scatter(n),
+        (Algorithm::MeshOneShot, Collective::Broadcast { root }) => mesh_one_shot::broadcast(root, n),
+        (Algorithm::MeshTwoShot, Collective::AllReduce) => mesh_two_shot::all_reduce(n),
+        (Algorithm::MeshTwoShot, Collective::AllGather) => mesh_two_shot::all_gather(n),
+        (Algorithm::MeshTwoShot, Collective::ReduceScatter) => mesh_two_shot::reduce_scatter(n),
+        (Algorithm::MeshTwoShot, Collective::Broadcast { root }) => mesh_two_shot::broadcast(root, n),
+        (Algorithm::RecursiveDoubling, Collective::AllReduce) => recursive_doubling::all_reduce(n),
+        (Algorithm::RecursiveDoubling, Collective::AllGather) => recursive_doubling::all_gather(n),
+        (Algorithm::HalvingDoubling, Collective::AllReduce) => halving_doubling::all_reduce(n),
+        (Algorithm::HalvingDoubling, Collective::ReduceScatter) => halving_doubling::reduce_scatter(n),
+        (Algorithm::Ring, Collective::AllReduce) => ring::all_reduce(n),
+        (Algorithm::Ring, Collective::AllGather) => ring::all_gather(n),
+        (Algorithm::Ring, Collective::ReduceScatter) => ring::reduce_scatter(n),
+        (Algorithm::BinomialTree, Collective::Broadcast { root }) => binomial_tree::broadcast(root, n),
+        _ => return Err(Unsupported::Collective { algorithm, collective }),
+    };
+    Ok(plan)
+}
+
+fn check(algorithm: Algorithm, collective: Collective, n: u32) -> Result<(), Unsupported> {
+    if n == 0 || n as usize > RANKS_MAX {
+        return Err(Unsupported::Ranks { ranks: n });
+    }
+    match collective {
+        _ if !algorithm.supports(collective) => Err(Unsupported::Collective { algorithm, collective }),
+        Collective::Broadcast { root } if root.0 >= n => Err(Unsupported::Root { root: root.0, ranks: n }),
+        _ => Ok(()),
+    }
+}
+
+/// What a call will do, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The algorithm and why.
+    pub choice: Choice,
+    /// What is computed.
+    pub collective: Collective,
+    /// Steps of the rank that has most.
+    pub steps: usize,
+    /// Messages sent by the rank that sends most.
+    pub messages: usize,
+    /// Bytes sent by the rank that sends most.
+    pub bytes: u64,
+    /// Cost in α (per message), β (per byte sent) and γ (per byte reduced).
+    pub cost: &'static str,
+    /// What is promised about bits.
+    pub guarantee: &'static str,
+}
+
+impl Explanation {
+    /// Explains a plan that was built by `choice`, for `count` elements of `element_bytes` each.
+    pub fn new(choice: Choice, plan: &Plan, count: usize, element_bytes: usize) -> Self {
+        let partition = plan.partition(count);
+        let sent = |part: &crate::path::plan::RankPlan| {
+            let ranges = part.steps.iter().filter_map(|step| match step.action {
+                Action::Send { src, .. } => Some(partition.elements(src).len() as u64),
+                _ => None,
+            });
+            ranges.fold((0, 0), |(messages, elements): (usize, u64), more| (messages + 1, elements + more))
+        };
+        let moves_only = matches!(plan.collective, Collective::AllGather | Collective::Broadcast { .. });
+        Explanation {
+            choice,
+            collective: plan.collective,
+            steps: plan.ranks.iter().map(|part| part.steps.len()).max().unwrap_or(0),
+            messages: plan.ranks.iter().map(|part| sent(part).0).max().unwrap_or(0),
+            bytes: plan.ranks.iter().map(|part| sent(part).1 * element_bytes as u64).max().unwrap_or(0),
+            cost: cost(choice.algorithm, plan.collective),
+            guarantee: if moves_only { EXACT } else { choice.algorithm.association() },
+        }
+    }
+}
+
+/// The cost formula; see the algorithms' own docs for what the letters mean.
+const fn cost(algorithm: Algorithm, collective: Collective) -> &'static str {
+    use Algorithm as A;
+    use Collective as C;
+    match (algorithm, collective) {
+        (A::MeshOneShot, C::AllReduce) => "α(n−1) + β(n−1)m + γ(n−1)m",
+        (A::MeshOneShot, C::Broadcast { .. }) => "α(n−1) + β(n−1)m",
+        (A::MeshTwoShot | A::Ring, C::AllReduce) => "2α(n−1) + 2βm(n−1)/n + γm(n−1)/n",
+        (A::MeshTwoShot, C::Broadcast { .. }) => "2α(n−1) + 2βm(n−1)/n",
+        (A::RecursiveDoubling, C::AllReduce) => "(α + βm + γm)·⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ 2^k",
+        (A::RecursiveDoubling, _) => "α⌈log₂ n⌉ + βm(n−1)/n",
+        (A::HalvingDoubling, C::AllReduce) => {
+            "2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ N"
+        }
+        (A::HalvingDoubling, _) => {
+            "α(1 + ⌊log₂ n⌋) + (β + γ)m(N−1)/N + βm/N with N = 2^⌊log₂ n⌋, and α + βm + γm if n ≠ N"
+        }
+        (A::BinomialTree, _) => "(α + βm)·⌈log₂ n⌉",
+        (_, C::AllGather) => "α(n−1) + βm(n−1)/n",
+        (_, _) => "α(n−1) + (β + γ)m(n−1)/n",
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice { algorithm, reason } = self.choice;
+        writeln!(f, "{} by {algorithm}: {reason}", collective_name(self.collective))?;
+        writeln!(
+            f,
+            "per rank: up to {} steps, {} messages, {} bytes sent",
+            self.steps, self.messages, self.bytes
+        )?;
+        writeln!(f, "cost: {}", self.cost)?;
+        write!(f, "bits: {}", self.guarantee)
+    }
+}

@@ -1,0 +1,202 @@
+//! Indices, ranges, and the two ends of each message.
+
+use crate::path::plan::{Action, After, Collective, Plan, Range, RankPlan, Space, Step, StepId};
+use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifyError};
+use crate::rank::Rank;
+
+/// Which steps are the two ends of each message.
+#[derive(Clone, Debug)]
+pub(crate) struct Wiring {
+    ranks: usize,
+    /// For each ordered pair and each number: the sender's step and the receiver's.
+    messages: Vec<Vec<Ends>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    send: StepId,
+    take: Option<StepId>,
+}
+
+impl Wiring {
+    /// The step of `from` that sends this message. It must exist in the plan.
+    pub(crate) fn sender(&self, from: Rank, to: Rank, message: u16) -> StepId {
+        self.messages[from.index() * self.ranks + to.index()][message as usize].send
+    }
+
+    /// The step of `to` that takes this message. It must exist in the plan.
+    pub(crate) fn taker(&self, from: Rank, to: Rank, message: u16) -> StepId {
+        let ends = &self.messages[from.index() * self.ranks + to.index()][message as usize];
+        ends.take.expect("a checked plan takes every message")
+    }
+
+    /// The step of `from` that sends the next message to `to`.
+    pub(crate) fn next_sender(&self, from: Rank, to: Rank, message: u16) -> Option<StepId> {
+        let ends = self.messages[from.index() * self.ranks + to.index()].get(message as usize + 1);
+        ends.map(|ends| ends.send)
+    }
+}
+
+/// All that can be seen without playing the plan.
+pub(super) fn check(plan: &Plan) -> Result<Wiring, VerifyError> {
+    check_frame(plan)?;
+    for (rank, part) in ranks(plan) {
+        check_scratch(plan, rank, part)?;
+        for (step, what) in steps(part) {
+            check_step(plan, rank, step, what)?;
+        }
+    }
+    let mut wiring = wire_senders(plan)?;
+    wire_takers(plan, &mut wiring)?;
+    check_taken(plan, &wiring)?;
+    Ok(wiring)
+}
+
+/// The ranks with their parts.
+pub(super) fn ranks(plan: &Plan) -> impl Iterator<Item = (Rank, &RankPlan)> {
+    (0..).map(Rank).zip(&plan.ranks)
+}
+
+/// A rank's steps with their numbers.
+pub(super) fn steps(part: &RankPlan) -> impl Iterator<Item = (StepId, &Step)> {
+    (0..).zip(&part.steps)
+}
+
+fn check_frame(plan: &Plan) -> Result<(), VerifyError> {
+    let ranks = plan.ranks.len();
+    if ranks == 0 || ranks > RANKS_MAX {
+        return Err(VerifyError::Ranks { ranks });
+    }
+    let parted = matches!(plan.collective, Collective::AllGather | Collective::ReduceScatter);
+    let uneven = parted && !(plan.blocks as usize).is_multiple_of(ranks);
+    if plan.blocks == 0 || plan.blocks > BLOCKS_MAX || plan.granule == 0 || uneven {
+        return Err(VerifyError::Cut { blocks: plan.blocks, granule: plan.granule, ranks });
+    }
+    match plan.collective {
+        Collective::Broadcast { root } if root.index() >= ranks => Err(VerifyError::Root { root }),
+        _ => Ok(()),
+    }
+}
+
+fn check_scratch(plan: &Plan, rank: Rank, part: &RankPlan) -> Result<(), VerifyError> {
+    for (area, span) in part.scratch.iter().enumerate() {
+        let named = matches!(span.space, Space::Scratch(number) if number as usize == area);
+        if !named || !within(*span, 0, plan.blocks) {
+            return Err(VerifyError::Scratch { rank, area });
+        }
+    }
+    if part.steps.len() > STEPS_MAX {
+        return Err(VerifyError::Steps { rank, steps: part.steps.len() });
+    }
+    Ok(())
+}
+
+fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), VerifyError> {
+    let range = what.action.range();
+    check_range(plan, rank, step, range)?;
+    if what.action.written().is_some_and(|range| range.space == Space::Input) {
+        return Err(VerifyError::InputWritten { rank, step });
+    }
+    if let Action::Reduce { srcs, .. } = &what.action
+        && (srcs.is_empty() || srcs.len() > SOURCES_MAX)
+    {
+        return Err(VerifyError::Sources { rank, step, sources: srcs.len() });
+    }
+    for with in what.action.local_reads() {
+        check_range(plan, rank, step, with)?;
+        let onto_itself = matches!(what.action, Action::Copy { .. }) && with == range;
+        if onto_itself || !with.same_blocks(&range) {
+            return Err(VerifyError::Blocks { rank, step, range, with });
+        }
+    }
+    for &after in &what.after {
+        let on = after.step();
+        if on >= step {
+            return Err(VerifyError::Forward { rank, step, after });
+        }
+        let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
+        if matches!(after, After::Stream(_)) && !covered.same_blocks(&range) {
+            return Err(VerifyError::StreamBlocks { rank, step, on });
+        }
+    }
+    let receiver = match what.action {
+        Action::Send { to, .. } => Some(to),
+        _ => None,
+    };
+    for peer in receiver.into_iter().chain(what.action.messages_in().map(|(from, _)| from)) {
+        if peer == rank || peer.index() >= plan.ranks.len() {
+            return Err(VerifyError::Peer { rank, step, peer });
+        }
+    }
+    Ok(())
+}
+
+fn check_range(plan: &Plan, rank: Rank, step: StepId, range: Range) -> Result<(), VerifyError> {
+    let fits = match range.space {
+        Space::Input | Space::Output => within(range, 0, plan.blocks),
+        Space::Scratch(area) => {
+            let span = plan.ranks[rank.index()].scratch.get(area as usize);
+            span.is_some_and(|span| within(range, span.first, span.first + span.count))
+        }
+    };
+    if fits { Ok(()) } else { Err(VerifyError::OutOfRange { rank, step, range }) }
+}
+
+fn within(range: Range, first: u32, end: u32) -> bool {
+    let range_end = range.first.checked_add(range.count);
+    range.count > 0 && range.first >= first && range_end.is_some_and(|range_end| range_end <= end)
+}
+
+fn wire_senders(plan: &Plan) -> Result<Wiring, VerifyError> {
+    let count = plan.ranks.len();
+    let mut wiring = Wiring { ranks: count, messages: vec![Vec::new(); count * count] };
+    for (rank, part) in ranks(plan) {
+        for (step, what) in steps(part) {
+            if let Action::Send { to, message, .. } = what.action {
+                let sent = &mut wiring.messages[rank.index() * count + to.index()];
+                // No more than STEPS_MAX.
+                let expected = sent.len() as u16;
+                if message != expected {
+                    return Err(VerifyError::MessageOrder { rank, step, to, expected, found: message });
+                }
+                sent.push(Ends { send: step, take: None });
+            }
+        }
+    }
+    Ok(wiring)
+}
+
+fn wire_takers(plan: &Plan, wiring: &mut Wiring) -> Result<(), VerifyError> {
+    for (rank, part) in ranks(plan) {
+        for (step, what) in steps(part) {
+            for (from, message) in what.action.messages_in() {
+                let sent = &mut wiring.messages[from.index() * wiring.ranks + rank.index()];
+                let Some(ends) = sent.get_mut(message as usize) else {
+                    return Err(VerifyError::Unsent { rank, step, from, message });
+                };
+                if ends.take.replace(step).is_some() {
+                    return Err(VerifyError::TakenTwice { rank, step, from, message });
+                }
+                let src = plan.ranks[from.index()].steps[ends.send as usize].action.range();
+                if !src.same_blocks(&what.action.range()) {
+                    return Err(VerifyError::MessageBlocks { rank, step, from, message });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_taken(plan: &Plan, wiring: &Wiring) -> Result<(), VerifyError> {
+    for (rank, part) in ranks(plan) {
+        for (step, what) in steps(part) {
+            if let Action::Send { to, message, .. } = what.action {
+                let ends = wiring.messages[rank.index() * wiring.ranks + to.index()][message as usize];
+                if ends.take.is_none() {
+                    return Err(VerifyError::Untaken { rank, step, to, message });
+                }
+            }
+        }
+    }
+    Ok(())
+}
