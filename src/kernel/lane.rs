@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::sweep::Level;
+use super::sweep::{Level, by_lane};
 
 /// An element as it lies in memory.
 pub(super) trait Lane: Copy {
@@ -11,6 +11,9 @@ pub(super) trait Lane: Copy {
 
     /// Any value; it pads.
     const ZERO: Self;
+
+    /// Elements of the user in one of these.
+    const ELEMENTS: usize = 1;
 
     /// # Safety
     /// The CPU has the instruction set.
@@ -71,7 +74,7 @@ impl Op for Max {
 }
 
 macro_rules! integers {
-    ($($type:ty, divided in $quotient:ty);+ $(;)?) => {$(
+    ($($type:ty, $divide:expr);+ $(;)?) => {$(
         impl Lane for $type {
             type Wide = $type;
             const ZERO: Self = 0;
@@ -110,18 +113,39 @@ macro_rules! integers {
 
             #[inline(always)]
             fn divide(self, divisor: u32) -> Self {
-                // Up to 32 bits the floating-point quotient is exact once truncated: were it rounded up to an integer
-                // q, the exact one would be q − 1/divisor at most, and q · divisor < 2³³ keeps those two apart in 53
-                // bits. Vectors have no division of integers.
-                (self as $quotient / divisor as $quotient) as Self
+                $divide(self, divisor)
             }
         }
     )+};
 }
 
 integers! {
-    i8, divided in f64; i16, divided in f64; i32, divided in f64; i64, divided in i64;
-    u8, divided in f64; u16, divided in f64; u32, divided in f64; u64, divided in u64;
+    i8, |all, ranks| quotient_16(i32::from(all), ranks) as i8;
+    i16, |all, ranks| quotient_16(i32::from(all), ranks) as i16;
+    i32, quotient_32;
+    i64, |all, ranks| all / i64::from(ranks);
+    u8, |all, ranks| quotient_16(i32::from(all), ranks) as u8;
+    u16, |all, ranks| quotient_16(i32::from(all), ranks) as u16;
+    u32, |all, ranks| (f64::from(all) / f64::from(ranks)) as u32;
+    u64, |all, ranks| all / u64::from(ranks);
+}
+
+// Vectors have no division of integers, but a floating-point quotient is exact once truncated, if dividend and fraction
+// are short enough. Say the exact quotient lies below an integer q, so by 1/divisor at least: for it to be rounded up
+// to q, that gap must be less than q · 2⁻²⁴ in `f32`, q · 2⁻⁵³ in `f64`, hence q · divisor must be more than 2²⁴ or
+// 2⁵³. It is at most dividend + divisor, and a divisor beyond the dividend gives a quotient too small to reach 1.
+
+/// `all / ranks` for an `all` of 16 bits and a sign.
+#[inline(always)]
+fn quotient_16(all: i32, ranks: u32) -> i32 {
+    // SAFETY: a quotient by one or more is as small as `all`, which is an `i32`.
+    unsafe { (all as f32 / ranks as f32).to_int_unchecked() }
+}
+
+#[inline(always)]
+fn quotient_32(all: i32, ranks: u32) -> i32 {
+    // SAFETY: a quotient by one or more is as small as `all`, which is an `i32`.
+    unsafe { (f64::from(all) / f64::from(ranks)).to_int_unchecked() }
 }
 
 macro_rules! floats {
@@ -137,7 +161,8 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn narrow<L: Level, const N: usize>(wide: [Self; N]) -> [Self; N] {
-                wide.map(|wide| Self::from_bits(if wide.is_nan() { $nan } else { wide.to_bits() }))
+                let canonical = |wide: Self| if wide.is_nan() { $nan } else { wide.to_bits() };
+                by_lane(|lane| Self::from_bits(canonical(wide[lane])))
             }
         }
 

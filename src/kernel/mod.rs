@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 
 use crate::element::{DType, ReduceOp};
 use lane::{Lane, Max, Min, Op, Prod, Sum};
-use narrow::{Brain, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
+use narrow::{BrainPair, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
 use sweep::{Baseline, Job, Level, Sweep};
 
 /// Most sources of one call.
@@ -46,7 +46,7 @@ pub(crate) struct Reduction {
 pub(crate) unsafe fn reduce(reduction: Reduction, dst: *mut u8, srcs: &[*const u8], elements: usize) {
     debug_assert!((1..=SOURCES_MAX).contains(&srcs.len()), "{} sources", srcs.len());
     debug_assert!(reduction.divisor == 1 || reduction.op == ReduceOp::Avg, "{reduction:?}");
-    debug_assert_ne!(reduction.divisor, 0);
+    assert_ne!(reduction.divisor, 0, "{reduction:?}");
     let sweep = (dispatch().select)(reduction);
     // SAFETY: the caller's promises about memory are those of `Job`; `dispatch` checked the instruction set.
     unsafe { sweep(&Job { dst, srcs, elements, divisor: reduction.divisor }) }
@@ -101,7 +101,7 @@ fn select<L: Level>(reduction: Reduction) -> Sweep {
         DType::F32 => arithmetic::<L, f32, 32>(reduction),
         DType::F64 => arithmetic::<L, f64, 16>(reduction),
         DType::F16 => floating16::<L, Half, LowestHalf, HighestHalf>(reduction),
-        DType::BF16 => floating16::<L, Brain, LowestBrain, HighestBrain>(reduction),
+        DType::BF16 => floating16::<L, BrainPair, LowestBrain, HighestBrain>(reduction),
         DType::I8 => arithmetic::<L, i8, 128>(reduction),
         DType::I16 => arithmetic::<L, i16, 64>(reduction),
         DType::I32 => arithmetic::<L, i32, 32>(reduction),
@@ -126,7 +126,7 @@ fn floating16<L: Level, T: Lane, Lowest: Lane, Highest: Lane>(reduction: Reducti
     match reduction.op {
         ReduceOp::Min => L::sweep::<Lowest, Min, 64, false>(),
         ReduceOp::Max => L::sweep::<Highest, Max, 64, false>(),
-        _ => summation::<L, T, 32>(reduction),
+        _ => summation::<L, T, 16>(reduction),
     }
 }
 
@@ -134,6 +134,6 @@ fn summation<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
     match (reduction.op, reduction.divisor) {
         (ReduceOp::Prod, _) => L::sweep::<T, Prod, N, false>(),
         (_, 1) => L::sweep::<T, Sum, N, false>(),
-        _ => L::sweep::<T, Sum, N, true>(),
+        _ => L::sweep::<T, Sum, 16, true>(),
     }
 }

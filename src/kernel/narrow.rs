@@ -2,8 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use super::lane::Lane;
-use super::sweep::Level;
+use super::lane::{Lane, Number};
+use super::sweep::{Level, by_lane};
+
+/// The upper half of 32 bits.
+const UPPER: u32 = 0xffff_0000;
 
 const F16_INFINITY: i16 = 0x7c00;
 const BF16_INFINITY: i16 = 0x7f80;
@@ -13,10 +16,14 @@ const BF16_INFINITY: i16 = 0x7f80;
 #[repr(transparent)]
 pub(super) struct Half(u16);
 
-/// A `bf16` for arithmetic.
+/// Two neighbouring `bf16` for arithmetic. In pairs they are widened and narrowed without a move between lanes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Brain(u16);
+pub(super) struct BrainPair(u32);
+
+/// [`BrainPair`] widened: the number in the upper half and the one in the lower half of the 32 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Wide2(f32, f32);
 
 impl Lane for Half {
     type Wide = f32;
@@ -25,28 +32,57 @@ impl Lane for Half {
     #[inline(always)]
     unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [f32; N] {
         // SAFETY: the caller's promise.
-        unsafe { L::f16_widen(lanes.map(|lane| lane.0)) }
+        unsafe { L::f16_widen(by_lane(|lane| lanes[lane].0)) }
     }
 
     #[inline(always)]
     unsafe fn narrow<L: Level, const N: usize>(wide: [f32; N]) -> [Self; N] {
         // SAFETY: the caller's promise.
-        unsafe { L::f16_narrow(wide) }.map(|half| Half(canonical::<F16_INFINITY>(half)))
+        let halves = unsafe { L::f16_narrow(wide) };
+        by_lane(|lane| Half(canonical::<F16_INFINITY>(halves[lane])))
     }
 }
 
-impl Lane for Brain {
-    type Wide = f32;
-    const ZERO: Self = Brain(0);
+impl Lane for BrainPair {
+    type Wide = Wide2;
+    const ZERO: Self = BrainPair(0);
+    const ELEMENTS: usize = 2;
 
     #[inline(always)]
-    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [f32; N] {
-        lanes.map(|lane| f32::from_bits(u32::from(lane.0) << 16))
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Wide2; N] {
+        by_lane(|lane| Wide2(f32::from_bits(lanes[lane].0 & UPPER), f32::from_bits(lanes[lane].0 << 16)))
     }
 
     #[inline(always)]
-    unsafe fn narrow<L: Level, const N: usize>(wide: [f32; N]) -> [Self; N] {
-        wide.map(|wide| Brain(f32_to_bf16(wide)))
+    unsafe fn narrow<L: Level, const N: usize>(wide: [Wide2; N]) -> [Self; N] {
+        by_lane(|lane| BrainPair(bf16_bits(wide[lane].0) & UPPER | bf16_bits(wide[lane].1) >> 16))
+    }
+}
+
+impl Number for Wide2 {
+    #[inline(always)]
+    fn sum(self, other: Self) -> Self {
+        Wide2(self.0 + other.0, self.1 + other.1)
+    }
+
+    #[inline(always)]
+    fn product(self, other: Self) -> Self {
+        Wide2(self.0 * other.0, self.1 * other.1)
+    }
+
+    #[inline(always)]
+    fn lesser(self, other: Self) -> Self {
+        Wide2(self.0.lesser(other.0), self.1.lesser(other.1))
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        Wide2(self.0.greater(other.0), self.1.greater(other.1))
+    }
+
+    #[inline(always)]
+    fn divide(self, divisor: u32) -> Self {
+        Wide2(self.0.divide(divisor), self.1.divide(divisor))
     }
 }
 
@@ -89,12 +125,12 @@ impl<const INFINITY: i16, const HIGHEST: bool> Lane for Ordered<INFINITY, HIGHES
 
     #[inline(always)]
     unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [i16; N] {
-        lanes.map(Self::key)
+        by_lane(|lane| lanes[lane].key())
     }
 
     #[inline(always)]
     unsafe fn narrow<L: Level, const N: usize>(wide: [i16; N]) -> [Self; N] {
-        wide.map(Self::from_key)
+        by_lane(|lane| Self::from_key(wide[lane]))
     }
 }
 
@@ -115,12 +151,11 @@ fn canonical<const INFINITY: i16>(bits: u16) -> u16 {
     if magnitude > INFINITY { const { nan(INFINITY) } } else { bits }
 }
 
-/// Rounds to nearest even; a NaN becomes the canonical one.
+/// The `bf16` in the upper half, and rubbish below. Rounds to nearest even; a NaN becomes the canonical one.
 #[inline(always)]
-pub(super) fn f32_to_bf16(wide: f32) -> u16 {
-    let bits = wide.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1))) >> 16;
-    (if wide.is_nan() { const { nan(BF16_INFINITY) as u32 } } else { rounded }) as u16
+pub(super) fn bf16_bits(wide: f32) -> u32 {
+    let bits = if wide.is_nan() { u32::from(nan(BF16_INFINITY)) << 16 } else { wide.to_bits() };
+    bits.wrapping_add(0x7fff + (bits >> 16 & 1))
 }
 
 /// Exact, subnormal numbers included. Straight-line, so that it vectorises.

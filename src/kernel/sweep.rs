@@ -8,7 +8,8 @@
 
 #![allow(unsafe_code)]
 
-use std::array;
+use std::mem::{MaybeUninit, transmute_copy};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::lane::{Lane, Number, Op};
 use super::narrow;
@@ -69,12 +70,12 @@ impl Level for Baseline {
 
     #[inline(always)]
     unsafe fn f16_widen<const N: usize>(halves: [u16; N]) -> [f32; N] {
-        halves.map(narrow::f16_to_f32)
+        by_lane(|lane| narrow::f16_to_f32(halves[lane]))
     }
 
     #[inline(always)]
     unsafe fn f16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N] {
-        floats.map(narrow::f32_to_f16)
+        by_lane(|lane| narrow::f32_to_f16(floats[lane]))
     }
 }
 
@@ -150,27 +151,32 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
     job: &Job<'_>,
     srcs: &[*const u8],
 ) {
-    let dst = job.dst.cast::<T>();
-    let whole = job.elements - job.elements % N;
-    for at in (0..whole).step_by(N) {
-        // SAFETY: lanes `at..at + N` are inside `dst` and every source by the caller's promise.
+    let size = size_of::<T>() / T::ELEMENTS;
+    let turns = job.elements / (N * T::ELEMENTS);
+    for turn in 0..turns {
+        // The lanes of a turn are to be vectorised; without the fence LLVM prefers to gather equal lanes of several
+        // turns, which is many times slower.
+        compiler_fence(Ordering::SeqCst);
+        let at = turn * size_of::<[T; N]>();
+        // SAFETY: this turn's lanes are inside `dst` and every source by the caller's promise.
         unsafe {
-            let load = |src: *const u8| src.cast::<T>().add(at).cast::<[T; N]>().read_unaligned();
-            let turn = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
-            dst.add(at).cast::<[T; N]>().write_unaligned(turn);
+            let load = |src: *const u8| src.add(at).cast::<[T; N]>().read_unaligned();
+            let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
+            job.dst.add(at).cast::<[T; N]>().write_unaligned(lanes);
         }
     }
-    let rest = job.elements - whole;
+    let at = turns * size_of::<[T; N]>();
+    let rest = job.elements * size - at;
     if rest > 0 {
-        // SAFETY: lanes `whole..whole + rest` are inside `dst` and every source, and `rest` is less than `N`.
+        // SAFETY: the `rest` bytes from `at` on are inside `dst` and every source, and fewer than `N` lanes have.
         unsafe {
             let load = |src: *const u8| {
                 let mut padded = [T::ZERO; N];
-                padded.as_mut_ptr().copy_from_nonoverlapping(src.cast::<T>().add(whole), rest);
+                padded.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(src.add(at), rest);
                 padded
             };
-            let turn = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
-            dst.add(whole).copy_from_nonoverlapping(turn.as_ptr(), rest);
+            let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
+            job.dst.add(at).copy_from_nonoverlapping(lanes.as_ptr().cast::<u8>(), rest);
         }
     }
 }
@@ -190,11 +196,22 @@ unsafe fn one_turn<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>
     let mut sum = lanes(srcs[0]);
     for &src in &srcs[1..] {
         let next = lanes(src);
-        sum = array::from_fn(|lane| O::combine(sum[lane], next[lane]));
+        sum = by_lane(|lane| O::combine(sum[lane], next[lane]));
     }
     if DIVIDE {
-        sum = sum.map(|lane| lane.divide(divisor));
+        sum = by_lane(|lane| sum[lane].divide(divisor));
     }
     // SAFETY: the caller's promise.
     unsafe { T::narrow::<L, N>(sum) }
+}
+
+/// `array::from_fn`, but always inlined: out of line it would be compiled for the baseline.
+#[inline(always)]
+pub(super) fn by_lane<T: Copy, const N: usize>(value: impl Fn(usize) -> T) -> [T; N] {
+    let mut lanes = [MaybeUninit::uninit(); N];
+    for (index, lane) in lanes.iter_mut().enumerate() {
+        lane.write(value(index));
+    }
+    // SAFETY: the loop has written all `N` lanes, and `MaybeUninit<T>` has the layout of `T`.
+    unsafe { transmute_copy::<[MaybeUninit<T>; N], [T; N]>(&lanes) }
 }

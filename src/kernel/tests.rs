@@ -239,6 +239,10 @@ fn all_16_bit_floats_convert_and_compare() {
     all_halves::<bf16>();
 }
 
+fn bfloat(wide: f32) -> u16 {
+    (super::narrow::bf16_bits(wide) >> 16) as u16
+}
+
 #[test]
 fn conversions_are_those_of_half() {
     // Steps over all binades, ties and their neighbours among them.
@@ -247,10 +251,10 @@ fn conversions_are_those_of_half() {
             let wide = f32::from_bits(high << 16 | low);
             if wide.is_nan() {
                 assert!(f16::from_bits(super::narrow::f32_to_f16(wide)).is_nan(), "{wide:?}");
-                assert!(bf16::from_bits(super::narrow::f32_to_bf16(wide)).is_nan(), "{wide:?}");
+                assert!(bf16::from_bits(bfloat(wide)).is_nan(), "{wide:?}");
             } else {
                 assert_eq!(super::narrow::f32_to_f16(wide), f16::from_f32(wide).to_bits(), "{wide:?}");
-                assert_eq!(super::narrow::f32_to_bf16(wide), bf16::from_f32(wide).to_bits(), "{wide:?}");
+                assert_eq!(bfloat(wide), bf16::from_f32(wide).to_bits(), "{wide:?}");
             }
         }
         let half = f16::from_bits(high as u16);
