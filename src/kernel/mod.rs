@@ -1,8 +1,30 @@
 //! Reductions and conversions over raw memory, as fast as the memory is.
 //!
 //! The only entry is [`reduce`]; run-time dispatch picks the instruction set once per process.
+//!
+//! - `sweep`: the one loop over memory, and the instruction sets it is compiled for.
+//! - `lane`: how elements are widened for arithmetic and narrowed again, and the reductions of one element.
+//! - `narrow`: `f16` and `bf16`.
+//!
+//! **Same bits everywhere.** A result depends on the inputs of its element alone: not on the instruction set, the
+//! alignment, the position in a vector or in the tail, nor on how a caller slices a range. IEEE 754 arithmetic grants
+//! that for everything but NaN, whose sign and payload depend on the order of the operands, which compilers may swap.
+//! Therefore a floating-point result that is NaN is always the type's canonical one: positive, quiet, no payload.
+
+#![allow(unsafe_code)]
+
+mod lane;
+mod narrow;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
 
 use crate::element::{DType, ReduceOp};
+use lane::{Lane, Max, Min, Op, Prod, Sum};
+use narrow::{BrainPair, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
+use sweep::{Baseline, Job, Level, Sweep};
 
 /// Most sources of one call.
 pub(crate) const SOURCES_MAX: usize = 64;
@@ -21,9 +43,99 @@ pub(crate) struct Reduction {
 /// # Safety
 /// `dst` and all `srcs` are valid for `elements` elements of the type and aligned to it. A source is `dst` itself or
 /// does not overlap it. Nobody writes a source, nor touches `dst`, during the call.
-#[allow(unsafe_code)]
 pub(crate) unsafe fn reduce(reduction: Reduction, dst: *mut u8, srcs: &[*const u8], elements: usize) {
-    let _ = (reduction, dst, srcs, elements);
+    debug_assert!((1..=SOURCES_MAX).contains(&srcs.len()), "{} sources", srcs.len());
+    debug_assert!(reduction.divisor == 1 || reduction.op == ReduceOp::Avg, "{reduction:?}");
+    assert_ne!(reduction.divisor, 0, "{reduction:?}");
+    let sweep = (dispatch().select)(reduction);
+    // SAFETY: the caller's promises about memory are those of `Job`; `dispatch` checked the instruction set.
+    unsafe { sweep(&Job { dst, srcs, elements, divisor: reduction.divisor }) }
+}
+
+/// Copies `bytes` bytes.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `bytes` bytes, and they do not overlap.
+pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { dst.copy_from_nonoverlapping(src, bytes) }
+}
+
+/// Name of the instruction set in use.
+pub(crate) fn level() -> &'static str {
+    dispatch().name
+}
+
+/// An instruction set this CPU has, and where to find the loops compiled for it.
+#[derive(Clone, Copy)]
+struct Dispatch {
+    name: &'static str,
+    select: fn(Reduction) -> Sweep,
+}
+
+impl Dispatch {
+    fn of<L: Level>() -> Self {
+        Dispatch { name: L::NAME, select: select::<L> }
+    }
+}
+
+fn dispatch() -> Dispatch {
+    static BEST: OnceLock<Dispatch> = OnceLock::new();
+    *BEST.get_or_init(|| available().pop().expect("the baseline is always there"))
+}
+
+/// All instruction sets of this CPU that loops are compiled for, the best one last.
+fn available() -> Vec<Dispatch> {
+    #[allow(unused_mut, reason = "there is only one on some architectures")]
+    let mut levels = vec![Dispatch::of::<Baseline>()];
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        levels.push(Dispatch::of::<sweep::Avx2>());
+    }
+    levels
+}
+
+// Lanes per turn of the loop, chosen so that the accumulators of a turn fill four registers of 32 bytes.
+fn select<L: Level>(reduction: Reduction) -> Sweep {
+    match reduction.dtype {
+        DType::F32 => arithmetic::<L, f32, 32>(reduction),
+        DType::F64 => arithmetic::<L, f64, 16>(reduction),
+        DType::F16 => floating16::<L, Half, LowestHalf, HighestHalf>(reduction),
+        DType::BF16 => floating16::<L, BrainPair, LowestBrain, HighestBrain>(reduction),
+        DType::I8 => arithmetic::<L, i8, 128>(reduction),
+        DType::I16 => arithmetic::<L, i16, 64>(reduction),
+        DType::I32 => arithmetic::<L, i32, 32>(reduction),
+        DType::I64 => arithmetic::<L, i64, 16>(reduction),
+        DType::U8 => arithmetic::<L, u8, 128>(reduction),
+        DType::U16 => arithmetic::<L, u16, 64>(reduction),
+        DType::U32 => arithmetic::<L, u32, 32>(reduction),
+        DType::U64 => arithmetic::<L, u64, 16>(reduction),
+    }
+}
+
+fn arithmetic<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
+    match reduction.op {
+        ReduceOp::Min => L::sweep::<T, Min, N, false>(),
+        ReduceOp::Max => L::sweep::<T, Max, N, false>(),
+        _ => summation::<L, T, N>(reduction),
+    }
+}
+
+// Minimum and maximum never leave 16 bits.
+fn floating16<L: Level, T: Lane, Lowest: Lane, Highest: Lane>(reduction: Reduction) -> Sweep {
+    match reduction.op {
+        ReduceOp::Min => L::sweep::<Lowest, Min, 64, false>(),
+        ReduceOp::Max => L::sweep::<Highest, Max, 64, false>(),
+        _ => summation::<L, T, 16>(reduction),
+    }
+}
+
+fn summation<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
+    match (reduction.op, reduction.divisor) {
+        (ReduceOp::Prod, _) => L::sweep::<T, Prod, N, false>(),
+        (_, 1) => L::sweep::<T, Sum, N, false>(),
+        _ => L::sweep::<T, Sum, 16, true>(),
+    }
 }
 
 /// Copies between ranges that do not overlap.

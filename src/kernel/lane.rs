@@ -1,0 +1,209 @@
+//! One element: how it is read for arithmetic, combined, and written.
+
+#![allow(unsafe_code)]
+
+use super::sweep::{Level, by_lane};
+
+/// An element as it lies in memory.
+pub(super) trait Lane: Copy {
+    /// What arithmetic is done in.
+    type Wide: Number;
+
+    /// Any value; it pads.
+    const ZERO: Self;
+
+    /// Elements of the user in one of these.
+    const ELEMENTS: usize = 1;
+
+    /// # Safety
+    /// The CPU has the instruction set.
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Self::Wide; N];
+
+    /// Rounds to nearest even where it rounds, and makes every NaN the canonical one.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set.
+    unsafe fn narrow<L: Level, const N: usize>(wide: [Self::Wide; N]) -> [Self; N];
+}
+
+/// Arithmetic as [`ReduceOp`](crate::element::ReduceOp) defines it. Of a NaN only that it is one is defined.
+pub(super) trait Number: Copy {
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+    fn lesser(self, other: Self) -> Self;
+    fn greater(self, other: Self) -> Self;
+    fn divide(self, divisor: u32) -> Self;
+}
+
+/// A reduction of two numbers.
+pub(super) trait Op {
+    fn combine<W: Number>(left: W, right: W) -> W;
+}
+
+pub(super) struct Sum;
+pub(super) struct Prod;
+pub(super) struct Min;
+pub(super) struct Max;
+
+impl Op for Sum {
+    #[inline(always)]
+    fn combine<W: Number>(left: W, right: W) -> W {
+        left.sum(right)
+    }
+}
+
+impl Op for Prod {
+    #[inline(always)]
+    fn combine<W: Number>(left: W, right: W) -> W {
+        left.product(right)
+    }
+}
+
+impl Op for Min {
+    #[inline(always)]
+    fn combine<W: Number>(left: W, right: W) -> W {
+        left.lesser(right)
+    }
+}
+
+impl Op for Max {
+    #[inline(always)]
+    fn combine<W: Number>(left: W, right: W) -> W {
+        left.greater(right)
+    }
+}
+
+macro_rules! integers {
+    ($($type:ty, $divide:expr);+ $(;)?) => {$(
+        impl Lane for $type {
+            type Wide = $type;
+            const ZERO: Self = 0;
+
+            #[inline(always)]
+            unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Self; N] {
+                lanes
+            }
+
+            #[inline(always)]
+            unsafe fn narrow<L: Level, const N: usize>(wide: [Self; N]) -> [Self; N] {
+                wide
+            }
+        }
+
+        impl Number for $type {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            fn divide(self, divisor: u32) -> Self {
+                $divide(self, divisor)
+            }
+        }
+    )+};
+}
+
+integers! {
+    i8, |all, ranks| quotient_16(i32::from(all), ranks) as i8;
+    i16, |all, ranks| quotient_16(i32::from(all), ranks) as i16;
+    i32, quotient_32;
+    i64, |all, ranks| all / i64::from(ranks);
+    u8, |all, ranks| quotient_16(i32::from(all), ranks) as u8;
+    u16, |all, ranks| quotient_16(i32::from(all), ranks) as u16;
+    u32, |all, ranks| (f64::from(all) / f64::from(ranks)) as u32;
+    u64, |all, ranks| all / u64::from(ranks);
+}
+
+// Vectors have no division of integers, but a floating-point quotient is exact once truncated, if dividend and fraction
+// are short enough. Say the exact quotient lies below an integer q, so by 1/divisor at least: for it to be rounded up
+// to q, that gap must be less than q · 2⁻²⁴ in `f32`, q · 2⁻⁵³ in `f64`, hence q · divisor must be more than 2²⁴ or
+// 2⁵³. It is at most dividend + divisor, and a divisor beyond the dividend gives a quotient too small to reach 1.
+
+/// `all / ranks` for an `all` of 16 bits and a sign.
+#[inline(always)]
+fn quotient_16(all: i32, ranks: u32) -> i32 {
+    // SAFETY: a quotient by one or more is as small as `all`, which is an `i32`.
+    unsafe { (all as f32 / ranks as f32).to_int_unchecked() }
+}
+
+#[inline(always)]
+fn quotient_32(all: i32, ranks: u32) -> i32 {
+    // SAFETY: a quotient by one or more is as small as `all`, which is an `i32`.
+    unsafe { (f64::from(all) / f64::from(ranks)).to_int_unchecked() }
+}
+
+macro_rules! floats {
+    ($($type:ty, NaN $nan:literal);+ $(;)?) => {$(
+        impl Lane for $type {
+            type Wide = $type;
+            const ZERO: Self = 0.0;
+
+            #[inline(always)]
+            unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Self; N] {
+                lanes
+            }
+
+            #[inline(always)]
+            unsafe fn narrow<L: Level, const N: usize>(wide: [Self; N]) -> [Self; N] {
+                let canonical = |wide: Self| if wide.is_nan() { $nan } else { wide.to_bits() };
+                by_lane(|lane| Self::from_bits(canonical(wide[lane])))
+            }
+        }
+
+        impl Number for $type {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+
+            // The two comparisons differ only if the numbers are zeros, whose signs are to be joined, or if one is
+            // NaN. The joined bits of a NaN and anything are those of a NaN.
+            #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                let one = if self < other { self } else { other };
+                let two = if other < self { other } else { self };
+                Self::from_bits(one.to_bits() | two.to_bits())
+            }
+
+            // As above, but the zeros' signs are to be cut, which would cut a NaN as well.
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                let one = if self > other { self } else { other };
+                let two = if other > self { other } else { self };
+                let unordered = self.is_nan() | other.is_nan();
+                Self::from_bits(if unordered { $nan } else { one.to_bits() & two.to_bits() })
+            }
+
+            #[inline(always)]
+            fn divide(self, divisor: u32) -> Self {
+                self / divisor as Self
+            }
+        }
+    )+};
+}
+
+floats! {
+    f32, NaN 0x7fc0_0000;
+    f64, NaN 0x7ff8_0000_0000_0000;
+}

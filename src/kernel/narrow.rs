@@ -1,0 +1,189 @@
+//! The floating-point types of 16 bits: arithmetic in `f32`, order in `i16`.
+
+#![allow(unsafe_code)]
+
+use super::lane::{Lane, Number};
+use super::sweep::{Level, by_lane};
+
+/// The upper half of 32 bits.
+const UPPER: u32 = 0xffff_0000;
+
+const F16_INFINITY: i16 = 0x7c00;
+const BF16_INFINITY: i16 = 0x7f80;
+
+/// An `f16` for arithmetic.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Half(u16);
+
+/// Two neighbouring `bf16` for arithmetic. In pairs they are widened and narrowed without a move between lanes.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct BrainPair(u32);
+
+/// [`BrainPair`] widened: the number in the upper half and the one in the lower half of the 32 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Wide2(f32, f32);
+
+impl Lane for Half {
+    type Wide = f32;
+    const ZERO: Self = Half(0);
+
+    #[inline(always)]
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [f32; N] {
+        // SAFETY: the caller's promise.
+        unsafe { L::f16_widen(by_lane(|lane| lanes[lane].0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn narrow<L: Level, const N: usize>(wide: [f32; N]) -> [Self; N] {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { L::f16_narrow(wide) };
+        by_lane(|lane| Half(canonical::<F16_INFINITY>(halves[lane])))
+    }
+}
+
+impl Lane for BrainPair {
+    type Wide = Wide2;
+    const ZERO: Self = BrainPair(0);
+    const ELEMENTS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Wide2; N] {
+        by_lane(|lane| Wide2(f32::from_bits(lanes[lane].0 & UPPER), f32::from_bits(lanes[lane].0 << 16)))
+    }
+
+    #[inline(always)]
+    unsafe fn narrow<L: Level, const N: usize>(wide: [Wide2; N]) -> [Self; N] {
+        by_lane(|lane| BrainPair(bf16_bits(wide[lane].0) & UPPER | bf16_bits(wide[lane].1) >> 16))
+    }
+}
+
+impl Number for Wide2 {
+    #[inline(always)]
+    fn sum(self, other: Self) -> Self {
+        Wide2(self.0 + other.0, self.1 + other.1)
+    }
+
+    #[inline(always)]
+    fn product(self, other: Self) -> Self {
+        Wide2(self.0 * other.0, self.1 * other.1)
+    }
+
+    #[inline(always)]
+    fn lesser(self, other: Self) -> Self {
+        Wide2(self.0.lesser(other.0), self.1.lesser(other.1))
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        Wide2(self.0.greater(other.0), self.1.greater(other.1))
+    }
+
+    #[inline(always)]
+    fn divide(self, divisor: u32) -> Self {
+        Wide2(self.0.divide(divisor), self.1.divide(divisor))
+    }
+}
+
+/// A floating-point number of 16 bits for comparisons, as a key that compares as the number does.
+///
+/// Reading the sign as a two's complement sign and flipping the others bits of negative numbers sorts numbers; NaNs
+/// come at both ends, as they have signs. Turning the circle of keys a little further brings those of one end to the
+/// other: above all numbers for the maximum (`HIGHEST`), below all for the minimum, so that NaN wins.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Ordered<const INFINITY: i16, const HIGHEST: bool>(i16);
+
+pub(super) type LowestHalf = Ordered<F16_INFINITY, false>;
+pub(super) type HighestHalf = Ordered<F16_INFINITY, true>;
+pub(super) type LowestBrain = Ordered<BF16_INFINITY, false>;
+pub(super) type HighestBrain = Ordered<BF16_INFINITY, true>;
+
+impl<const INFINITY: i16, const HIGHEST: bool> Ordered<INFINITY, HIGHEST> {
+    /// How far keys are turned: the number of NaNs of one sign.
+    const TURN: i16 = if HIGHEST { INFINITY - i16::MAX } else { i16::MAX - INFINITY };
+    /// Key of the infinity next to the NaNs.
+    const LAST: i16 = (if HIGHEST { INFINITY } else { flip(INFINITY | i16::MIN) }).wrapping_add(Self::TURN);
+    const NAN: u16 = nan(INFINITY);
+
+    #[inline(always)]
+    fn key(self) -> i16 {
+        flip(self.0).wrapping_add(Self::TURN)
+    }
+
+    #[inline(always)]
+    fn from_key(key: i16) -> Self {
+        let unordered = if HIGHEST { key > Self::LAST } else { key < Self::LAST };
+        Ordered(if unordered { Self::NAN as i16 } else { flip(key.wrapping_sub(Self::TURN)) })
+    }
+}
+
+impl<const INFINITY: i16, const HIGHEST: bool> Lane for Ordered<INFINITY, HIGHEST> {
+    type Wide = i16;
+    const ZERO: Self = Ordered(0);
+
+    #[inline(always)]
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [i16; N] {
+        by_lane(|lane| lanes[lane].key())
+    }
+
+    #[inline(always)]
+    unsafe fn narrow<L: Level, const N: usize>(wide: [i16; N]) -> [Self; N] {
+        by_lane(|lane| Self::from_key(wide[lane]))
+    }
+}
+
+/// Sign and magnitude to two's complement (less one for negatives) and back.
+#[inline(always)]
+const fn flip(bits: i16) -> i16 {
+    bits ^ ((bits >> 15) & i16::MAX)
+}
+
+/// The canonical NaN: infinity with the highest bit of the fraction set.
+const fn nan(infinity: i16) -> u16 {
+    (infinity | infinity >> 1) as u16
+}
+
+#[inline(always)]
+fn canonical<const INFINITY: i16>(bits: u16) -> u16 {
+    let magnitude = (bits & 0x7fff) as i16;
+    if magnitude > INFINITY { const { nan(INFINITY) } } else { bits }
+}
+
+/// The `bf16` in the upper half, and rubbish below. Rounds to nearest even; a NaN becomes the canonical one.
+#[inline(always)]
+pub(super) fn bf16_bits(wide: f32) -> u32 {
+    let bits = if wide.is_nan() { u32::from(nan(BF16_INFINITY)) << 16 } else { wide.to_bits() };
+    bits.wrapping_add(0x7fff + (bits >> 16 & 1))
+}
+
+/// Exact, subnormal numbers included. Straight-line, so that it vectorises.
+#[inline(always)]
+pub(super) fn f16_to_f32(half: u16) -> f32 {
+    const REBIAS: f32 = f32::from_bits((127 + 127 - 15) << 23);
+    let sign = u32::from(half & 0x8000) << 16;
+    let magnitude = u32::from(half & 0x7fff);
+    // The exponent is that of an `f32` but for the bias, which a multiplication by a power of two makes good.
+    let finite = (f32::from_bits(magnitude << 13) * REBIAS).to_bits();
+    let special = 0x7f80_0000 | magnitude << 13;
+    f32::from_bits(sign | if magnitude >= F16_INFINITY as u32 { special } else { finite })
+}
+
+/// Rounds to nearest even; a NaN becomes some NaN. Straight-line, so that it vectorises.
+#[inline(always)]
+pub(super) fn f32_to_f16(wide: f32) -> u16 {
+    /// 2⁻¹⁴, the least normal `f16`.
+    const NORMAL: u32 = (127 - 14) << 23;
+    /// 2¹⁶: all from here on is infinite.
+    const INFINITE: u32 = (127 + 16) << 23;
+    /// One half: its unit in the last place is that of subnormal `f16`, so that adding it rounds to those.
+    const SUBNORMAL_UNIT: f32 = 0.5;
+    let sign = (wide.to_bits() >> 16 & 0x8000) as u16;
+    let bits = wide.to_bits() & 0x7fff_ffff;
+    let subnormal = (f32::from_bits(bits) + SUBNORMAL_UNIT).to_bits().wrapping_sub(SUBNORMAL_UNIT.to_bits());
+    let normal = bits.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + (bits >> 13 & 1)) >> 13;
+    let finite = if bits < NORMAL { subnormal } else { normal };
+    let infinite = if wide.is_nan() { u32::from(nan(F16_INFINITY)) } else { F16_INFINITY as u32 };
+    sign | (if bits >= INFINITE { infinite } else { finite }) as u16
+}
