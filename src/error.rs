@@ -310,13 +310,21 @@ impl fmt::Display for Report {
 }
 
 /// An operation's error, with the buffer that was handed in, if it could be given back safely.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct OpError<B> {
     /// What went wrong.
     pub error: Error,
     /// The buffer; its contents are undefined. `None` while a peer might still touch it.
     pub buffer: Option<B>,
+}
+
+impl<B> fmt::Debug for OpError<B> {
+    /// Leaves the buffer's contents out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buffer = if self.buffer.is_some() { "given back" } else { "kept" };
+        write!(f, "{} [buffer {buffer}]", self.error)
+    }
 }
 
 impl<B> From<OpError<B>> for Error {

@@ -1,13 +1,19 @@
 //! Collective communication for Rust.
 
+pub mod buffer;
+pub mod communicator;
 pub mod domain;
 pub mod element;
+mod engine;
 pub mod error;
 mod kernel;
-pub mod buffer;
-mod engine;
-pub use buffer::Buffer;
 mod link;
 pub mod path;
 pub mod rank;
 mod runtime;
+
+pub use buffer::Buffer;
+pub use communicator::{Communicator, Operation, blocking};
+pub use element::{DType, Element, ReduceOp};
+pub use error::{Error, InitError, OpError, Report};
+pub use rank::{Rank, Seq, Tag};

@@ -1,6 +1,6 @@
 //! One call, as its caller and the engine share it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -43,9 +43,10 @@ impl CallDesc {
     /// peer out: it is another one on each side.
     pub(crate) fn digest(&self) -> u64 {
         let peer = if self.tag.is_some() { 0 } else { self.root.map_or(0, |root| u64::from(root.0) + 1) };
+        // A message is a send on one side and a receive on the other.
+        let operation = if self.tag.is_some() { "message" } else { self.operation };
         let words = [
-            self.operation.len() as u64,
-            self.operation.bytes().fold(0u64, |word, byte| word.wrapping_mul(31).wrapping_add(byte.into())),
+            operation.bytes().fold(0u64, |word, byte| word.wrapping_mul(31).wrapping_add(byte.into())),
             self.dtype as u64,
             self.count as u64,
             self.op.map_or(0, |op| op as u64 + 1),
@@ -57,7 +58,7 @@ impl CallDesc {
 }
 
 /// A bijective scramble (the finalizer of splitmix64; Steele, Lea, Flood 2014).
-fn mix(mut word: u64) -> u64 {
+pub(crate) fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
@@ -80,6 +81,8 @@ pub(crate) enum Work {
     Collective(Arc<Program>),
     Send { to: usize },
     Recv { from: usize },
+    /// It is known to be wrong: it takes its number, fails, and the others are told.
+    Refuse(Box<Error>),
 }
 
 /// How it ended.
@@ -95,6 +98,12 @@ pub(crate) struct Outcome {
 pub(crate) struct Op {
     done: AtomicBool,
     cancelled: AtomicBool,
+    /// Milliseconds from the call on, where the caller limits this call by itself; 0 where not.
+    limit_ms: AtomicU64,
+    /// Nobody waits for it any more.
+    abandoned: AtomicBool,
+    /// In the list of sleepers.
+    listed: AtomicBool,
     waker: AtomicWaker,
     request: Mutex<Option<Request>>,
     outcome: Mutex<Option<Outcome>>,
@@ -105,6 +114,8 @@ impl Op {
     pub(crate) fn prepare(&self, request: Request) {
         self.done.store(false, Ordering::Relaxed);
         self.cancelled.store(false, Ordering::Relaxed);
+        self.abandoned.store(false, Ordering::Relaxed);
+        self.limit_ms.store(0, Ordering::Relaxed);
         *lock(&self.outcome) = None;
         *lock(&self.request) = Some(request);
     }
@@ -135,6 +146,37 @@ impl Op {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn limit(&self, limit: Duration) {
+        let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.limit_ms.store(ms, Ordering::Release);
+    }
+
+    /// The caller's own limit, once.
+    pub(crate) fn take_limit(&self) -> Option<Duration> {
+        match self.limit_ms.load(Ordering::Acquire) {
+            0 => None,
+            ms => {
+                self.limit_ms.store(0, Ordering::Relaxed);
+                Some(Duration::from_millis(ms))
+            }
+        }
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        drop(self.waker.take());
+    }
+
+    /// Whether its waker leads to somebody who would drive.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.is_done() && !self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Notes whether it is in the list of sleepers; says whether it was.
+    pub(crate) fn set_listed(&self, listed: bool) -> bool {
+        self.listed.swap(listed, Ordering::AcqRel)
     }
 
     /// Stores the outcome. The waker is left for [`wake`](Self::wake), outside of locks.

@@ -35,6 +35,10 @@ pub(crate) struct Channel {
     history: VecDeque<(u64, CallDesc)>,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
+    /// Its handle is gone; it closes once nothing is in flight.
+    pub closing: bool,
+    /// A contradiction that came after its operation had ended: told with the next one.
+    pub late: Option<Error>,
     /// Ranks that said they will not use it again.
     pub closed: Vec<bool>,
     pub statuses: Vec<Option<(Instant, Status)>>,
@@ -80,6 +84,8 @@ impl Channel {
             tombs: VecDeque::new(),
             history: VecDeque::new(),
             failed: None,
+            closing: false,
+            late: None,
             closed: vec![false; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),

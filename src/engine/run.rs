@@ -124,6 +124,14 @@ impl Run {
         run
     }
 
+    /// Rank in the communicator of a world rank that is a member.
+    pub(crate) fn rank_of(&self, world: usize) -> usize {
+        if self.head.members.get(world) == Some(&(world as u32)) {
+            return world;
+        }
+        self.head.members.iter().position(|member| *member as usize == world).unwrap_or(usize::MAX)
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.parts.raw().len()
     }

@@ -1,6 +1,6 @@
 //! All that is in flight, and how it starts and ends. No system calls: frames go out through [`Io`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ use crate::rank::{Rank, Seq};
 pub(crate) const STALL: Duration = Duration::from_millis(100);
 /// Frames kept for communicators that this rank has not opened yet.
 const ORPHANS_MAX: usize = 65_536;
+/// Closed communicators remembered.
+const CLOSED_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -37,6 +39,8 @@ pub(crate) struct State {
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
     orphans: Vec<(usize, Stashed)>,
+    /// Communicators that were closed here: what still comes for them is dropped.
+    closed: VecDeque<u64>,
     pub peers: Vec<Peer>,
     pub now: Instant,
     /// Large operations in flight: bulk connections are looked at.
@@ -75,6 +79,8 @@ pub(crate) struct Peer {
     /// Host, address and process id.
     pub label: String,
     pub standing: Standing,
+    /// Connections on which it said goodbye.
+    pub byes: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +130,8 @@ impl State {
             recycled: Vec::new(),
             ended: Vec::new(),
             orphans: Vec::new(),
-            peers: labels.into_iter().map(|label| Peer { label, standing: Standing::Here }).collect(),
+            closed: VecDeque::new(),
+            peers: labels.into_iter().map(|label| Peer { label, standing: Standing::Here, byes: 0 }).collect(),
             now,
             large: 0,
             live: 0,
@@ -157,7 +164,15 @@ impl State {
     pub(crate) fn close(&mut self, index: usize) {
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
+            if self.closed.len() == CLOSED_MAX {
+                self.closed.pop_front();
+            }
+            self.closed.push_back(channel.id);
         }
+    }
+
+    pub(crate) fn is_closed(&self, id: u64) -> bool {
+        self.closed.contains(&id)
     }
 
     pub(crate) fn channel_of(&self, id: u64) -> Option<usize> {
@@ -200,19 +215,28 @@ impl State {
     pub(crate) fn start(&mut self, op: Arc<Op>) {
         let Some(request) = op.take_request() else { return };
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        let collective = matches!(request.work, Work::Collective(_));
+        let collective = request.desc.tag.is_none();
         let mut refusal = channel.failed.clone().map(|cause| Error::Failed {
             communicator: channel.name.to_string(),
             cause: cause.to_string(),
         });
         if collective {
             channel.called(request.seq, request.desc);
-            if let Some(tomb) = channel.exhume(request.seq) {
+            let late = channel.late.take();
+            let tomb = channel.exhume(request.seq);
+            refusal = refusal.or(late);
+            if let Some(tomb) = tomb {
                 refusal = refusal.or_else(|| Some(self.buried(&request, tomb.by, tomb.verdict)));
             }
         }
+        if let Work::Refuse(error) = &request.work {
+            refusal = refusal.or_else(|| Some((**error).clone()));
+        }
         if let Some(error) = refusal.or_else(|| self.departed(&request)) {
-            self.drop_kept(&request);
+            if collective {
+                self.drop_kept(&request);
+                self.publish_failure(request.channel, request.seq, &error);
+            }
             let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
             self.ended.push(Ended { op, key: RunKey::default(), outcome, forget: false });
             return;
@@ -249,6 +273,7 @@ impl State {
             Work::Send { to } => to == *rank,
             // What was sent before leaving can still be received.
             Work::Recv { from } => from == *rank && channel.matching[from].unexpected.is_empty(),
+            Work::Refuse(_) => false,
         };
         let rank = (0..channel.members.len()).filter(needed).find(gone)?;
         let world = channel.members[rank] as usize;
@@ -263,9 +288,6 @@ impl State {
     }
 
     fn drop_kept(&mut self, request: &Request) {
-        if !matches!(request.work, Work::Collective(_)) {
-            return;
-        }
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
             if let Kept::Frame(bytes) = kept
@@ -317,6 +339,7 @@ impl State {
             }
             Work::Send { to } => self.launch_send(head, to, request.parts),
             Work::Recv { from } => self.launch_receive(head, from, request.parts),
+            Work::Refuse(_) => {}
         }
     }
 
@@ -507,9 +530,13 @@ impl State {
             Flight::Point(point) => self.await_peers(&members[point.peer..=point.peer], -1),
         }
         let outcome = Outcome { result, parts };
+        let channel = head.channel;
         self.ended.push(Ended { op: head.op.clone(), key, outcome, forget });
         if let Flight::Collective(run) = flight {
             self.recycled.push(run.recycled());
+        }
+        if self.channels[channel].as_ref().is_some_and(|of| of.closing) {
+            self.close_idle(channel);
         }
     }
 

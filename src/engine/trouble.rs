@@ -37,7 +37,10 @@ impl State {
         for key in keys {
             let now = self.now;
             let Some(flight) = self.flight(key) else { continue };
-            let head = flight.head();
+            let head = flight.head_mut();
+            if let Some(limit) = head.op.take_limit() {
+                head.deadline = head.started.checked_add(limit).unwrap_or(head.deadline);
+            }
             if head.op.is_cancelled() {
                 self.cancel(key);
             } else if head.verdict.is_some_and(|at| now >= at) {
@@ -159,8 +162,9 @@ impl State {
         let cause: Cause = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         if header.flags & POINT != 0 {
-            let receives = &channel.matching[from].receives;
-            let key = receives.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
+            let matching = &channel.matching[from];
+            let side = if header.flags & TO_SENDER != 0 { &matching.sends } else { &matching.receives };
+            let key = side.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
             if let Some(key) = key {
                 self.finish_aborted(key, from, &cause);
             }
@@ -318,6 +322,24 @@ impl State {
                 self.on_close(index, rank);
             }
         }
+    }
+
+    /// This rank will not use a communicator again: the others are told, once nothing of it is in flight here.
+    pub(crate) fn say_close(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        channel.closing = true;
+        self.close_idle(index);
+    }
+
+    /// Closes a communicator that is to be closed and has nothing in flight.
+    pub(crate) fn close_idle(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        if !channel.closing || !self.keys_on(index).is_empty() {
+            return;
+        }
+        let header = Header::new(Kind::Close, channel.id, channel.called);
+        self.broadcast(index, header, &[]);
+        self.close(index);
     }
 
     /// A rank will not use this communicator again.

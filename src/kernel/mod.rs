@@ -138,12 +138,3 @@ fn summation<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
     }
 }
 
-/// Copies between ranges that do not overlap.
-///
-/// # Safety
-/// `src` is readable and `dst` writable for `bytes` bytes; they do not overlap; nobody else writes either.
-#[allow(unsafe_code)]
-pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-    // SAFETY: the caller's.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) }
-}

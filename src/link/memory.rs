@@ -81,6 +81,10 @@ impl Hub {
         self.ranks[rank].gone.load(Ordering::Acquire)
     }
 
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// Queues a message; gives it back if the inbox is full.
     pub(crate) fn send(&self, to: usize, message: Message) -> Result<(), Message> {
         if self.gone(to) {
@@ -122,8 +126,9 @@ impl Hub {
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn unpark(&self, rank: usize) {
-        self.ranks[rank].parked.store(false, Ordering::Relaxed);
+    /// Whether nobody has called since the announcement.
+    pub(crate) fn is_parked(&self, rank: usize) -> bool {
+        self.ranks[rank].parked.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_driver(&self, rank: usize, thread: usize) {

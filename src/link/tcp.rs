@@ -38,7 +38,8 @@ pub(crate) struct Conn {
     /// The system said "no more for now" and has not taken it back.
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
-    pub(crate) said_bye: bool,
+    said_bye: bool,
+    shut: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,7 @@ impl Conn {
             socket, class, ahead: Box::new([0; AHEAD]), start: 0, end: 0, incoming: None,
             outgoing: VecDeque::with_capacity(16), sent: 0, frames_sent: 0, frames_received: 0, queued_bytes: 0,
             read_blocked: false, write_blocked: false, said_bye: false,
+            shut: false,
         }
     }
 
@@ -82,6 +84,9 @@ impl Conn {
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
+        if self.shut {
+            return;
+        }
         self.queued_bytes += frame.payload.bytes().len();
         self.outgoing.push_back(frame);
     }
@@ -167,6 +172,10 @@ impl Conn {
     /// Reads until the system has no more or `budget` bytes were read. Says whether anything came.
     pub(crate) fn read(&mut self, peer: usize, mut budget: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
         let mut progress = false;
+        if self.shut {
+            return Ok(false);
+        }
+        self.read_blocked = false;
         loop {
             self.consume_ahead(peer, handler)?;
             if budget == 0 {
@@ -289,7 +298,8 @@ impl Conn {
     }
 
     /// The operation is over: its memory is not touched again. What has begun to leave is finished from a copy.
-    pub(crate) fn forget(&mut self, run: RunKey) {
+    /// Returns the lent bytes that will not leave.
+    pub(crate) fn forget(&mut self, run: RunKey) -> usize {
         if let Some(incoming) = &mut self.incoming
             && matches!(incoming.sink, Sink::Direct(_, of) if of == run)
         {
@@ -314,5 +324,20 @@ impl Conn {
             }
         });
         self.queued_bytes -= gone;
+        gone
+    }
+
+    /// Nothing is read or written any more.
+    pub(crate) fn shut(&mut self) {
+        self.shut = true;
+        self.read_blocked = true;
+        self.outgoing.clear();
+        self.queued_bytes = 0;
+        self.incoming = None;
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
     }
 }

@@ -61,13 +61,24 @@ impl Poller {
 
     /// Blocks until something happens, somebody interrupts, or the time is up. Nothing is taken.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
-        let limit = timeout.map(|timeout| rustix::event::Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
+        let limit = timeout.map(timespec);
         let mut fds = [PollFd::from_borrowed_fd(self.set.as_fd(), PollFlags::IN)];
         // Interrupted by a signal or not: callers look again in any case.
         let _ = rustix::event::poll(&mut fds, limit.as_ref());
+    }
+
+    /// Blocks until something happens in any of the sets, or the time is up. Nothing is taken.
+    pub(crate) fn wait_any<'a>(sets: impl Iterator<Item = &'a Poller>, timeout: Duration) {
+        let limit = timespec(timeout);
+        let mut fds: Vec<PollFd<'_>> = sets.map(|set| PollFd::from_borrowed_fd(set.set.as_fd(), PollFlags::IN)).collect();
+        let _ = rustix::event::poll(&mut fds, Some(&limit));
+    }
+
+    /// Whether something has happened that was not taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.set.as_fd(), PollFlags::IN)];
+        let now = timespec(Duration::ZERO);
+        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
     }
 
     /// Ends a [`wait`](Self::wait), now or the next one.
@@ -78,6 +89,10 @@ impl Poller {
     pub(crate) fn set(&self) -> SetFd {
         SetFd(self.set.clone())
     }
+}
+
+fn timespec(time: Duration) -> rustix::event::Timespec {
+    rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// The poll set as one descriptor, for a runtime to watch.

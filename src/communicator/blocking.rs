@@ -1,0 +1,1 @@
+//! Collectives on a thread that waits.

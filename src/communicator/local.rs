@@ -1,0 +1,39 @@
+//! Ranks in one process.
+
+use std::sync::{Arc, Mutex};
+
+use super::Communicator;
+use crate::engine::{Engine, PeerLink};
+use crate::link::memory::Hub;
+use crate::path::{Facts, PlanCache};
+
+/// Channel of the communicator that has all ranks.
+pub(super) const WORLD: u64 = 0;
+
+impl Communicator {
+    /// `n` ranks in this process, connected by memory: peers' buffers are read where they lie.
+    ///
+    /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
+    /// runtime work too.
+    ///
+    /// # Panics
+    ///
+    /// If `n` is 0, or the system grants no descriptors or threads.
+    pub fn local(n: usize) -> Vec<Communicator> {
+        assert!(n > 0, "a world has at least one rank");
+        let hub = Hub::new(n);
+        let members: Arc<[u32]> = (0..n as u32).collect();
+        let plans = Arc::new(Mutex::new(PlanCache::new()));
+        (0..n)
+            .map(|rank| {
+                let link = |peer| if peer == rank { PeerLink::Myself } else { PeerLink::Memory };
+                let peers = (0..n).map(link).collect();
+                let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
+                let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n)
+                    .expect("descriptors for a poll set and a service thread");
+                let facts = Facts::new(n as u32);
+                Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone())
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! [`Communicator`]: ranks that do things together, and the futures of what they do.
+//!
+//! - [`collectives`]: barrier, broadcast, all_reduce, all_gather, reduce_scatter
+//! - [`point`]: send and recv by (peer, tag)
+//! - [`prepared`]: a collective agreed once and run often
+//! - [`split`]: communicators made from communicators
+//! - [`operation`]: the future of all of these
+//! - [`blocking`]: the same on a thread that waits
+//! - [`local`]: ranks in one process
+
+pub mod blocking;
+mod collectives;
+mod local;
+mod operation;
+mod point;
+mod prepared;
+mod split;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::buffer::lend::{Lend, Lent, Staging};
+use crate::engine::channel::Channel;
+use crate::engine::{CallDesc, Engine, Program, Request, Work};
+use crate::error::Error;
+use crate::path::{Algorithm, Collective, Facts, PlanCache};
+use crate::rank::Rank;
+
+pub use collectives::View;
+pub use operation::Operation;
+pub use prepared::PreparedAllReduce;
+
+/// How long an operation may take unless it is told otherwise.
+const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
+/// Programs kept per communicator: as many as there are algorithms, and some roots.
+const PROGRAMS_MAX: usize = 32;
+
+/// A group of ranks with an order of calls of its own.
+///
+/// Collectives are called by *all* ranks, in the same order, with equal arguments; they take `&mut self` and a number
+/// at the call, whichever way their futures are polled. Operations begin at the call. What ranks call is compared:
+/// a contradiction is an error on all of them, never a hang and never wrong data.
+///
+/// Dropping a communicator closes it once its operations have ended; the others see that this rank has left.
+#[derive(Debug)]
+pub struct Communicator {
+    engine: Arc<Engine>,
+    channel: usize,
+    id: u64,
+    name: Arc<str>,
+    members: Arc<[u32]>,
+    rank: usize,
+    /// Number of the next collective, and of the next point-to-point call.
+    next: u64,
+    points: AtomicU64,
+    facts: Facts,
+    deadline: Duration,
+    plans: Arc<Mutex<PlanCache>>,
+    programs: Vec<(Algorithm, Collective, Arc<Program>)>,
+    staging: Staging,
+}
+
+impl Communicator {
+    pub(crate) fn open(
+        engine: Arc<Engine>, id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize, facts: Facts,
+        plans: Arc<Mutex<PlanCache>>,
+    ) -> Self {
+        let channel = engine.open(Channel::new(id, name.clone(), members.clone(), rank));
+        let staging = Staging(engine.pool().clone());
+        Communicator {
+            engine, channel, id, name, members, rank, next: 0, points: AtomicU64::new(0), facts, deadline: OPERATION_DEADLINE, plans,
+            programs: Vec::new(), staging,
+        }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        Rank(self.rank as u32)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Its name in errors and reports: "world", or what it was split from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How long operations may take from now on; 300 s at first. Expiry is an error that names who is late.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    /// Bytes of staging memory in use at present, and at most so far.
+    pub fn staging_bytes(&self) -> (usize, usize) {
+        self.engine.pool().usage()
+    }
+
+    /// The program of an algorithm for this rank, from the cache.
+    fn program(&mut self, algorithm: Algorithm, collective: Collective) -> Result<Arc<Program>, Error> {
+        let known = self.programs.iter().find(|(of, what, _)| *of == algorithm && *what == collective);
+        if let Some((.., program)) = known {
+            return Ok(program.clone());
+        }
+        let plan = {
+            let mut plans = crate::engine::call::lock(&self.plans);
+            plans.get(algorithm, collective, self.members.len() as u32)
+        };
+        let plan = plan.map_err(|error| Error::InvalidArgument {
+            operation: "collective".into(),
+            problem: error.to_string(),
+        })?;
+        let program = Arc::new(Program::new(plan, self.rank));
+        if self.programs.len() == PROGRAMS_MAX {
+            self.programs.remove(0);
+        }
+        self.programs.push((algorithm, collective, program.clone()));
+        Ok(program)
+    }
+
+    fn submit_lent<B: Lend>(
+        &self, seq: u64, desc: CallDesc, work: Result<Work, Error>, lent: Lent, guard: B::Guard,
+    ) -> Operation<B> {
+        self.submit_digested(seq, desc, desc.digest(), work, lent, guard)
+    }
+
+    fn submit_digested<B: Lend>(
+        &self, seq: u64, desc: CallDesc, digest: u64, work: Result<Work, Error>, lent: Lent, guard: B::Guard,
+    ) -> Operation<B> {
+        let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
+        let deadline = self.deadline;
+        let request = Request { channel: self.channel, seq, digest, desc, work, parts: lent.0, deadline };
+        let op = self.engine.submit(request);
+        Operation::new(self.engine.clone(), op, guard)
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.engine.close(self.channel);
+    }
+}

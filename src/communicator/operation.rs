@@ -1,0 +1,106 @@
+//! The future of every operation.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::buffer::lend::{Guard, Lend, Lent};
+use crate::engine::shared::Wait;
+use crate::engine::{Engine, Op};
+use crate::error::{Error, OpError};
+
+/// An operation in flight: it has begun, and is driven whether this is polled or not.
+///
+/// Gives back the buffer that was handed in, with the result in it; for a borrowed one, nothing, with the result in the
+/// borrowed memory.
+///
+/// # Cancel safety
+///
+/// Dropping this *detaches*: the operation goes on to its end and no peer is harmed. The buffer is freed then; a
+/// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
+#[must_use = "an operation has begun, but its result and its errors come from awaiting it"]
+#[derive(Debug)]
+pub struct Operation<B: Lend> {
+    engine: Arc<Engine>,
+    op: Option<Arc<Op>>,
+    guard: Option<B::Guard>,
+    wait: Wait,
+}
+
+impl<B: Lend> Operation<B> {
+    pub(crate) fn new(engine: Arc<Engine>, op: Arc<Op>, guard: B::Guard) -> Self {
+        Operation { engine, op: Some(op), guard: Some(guard), wait: Wait::default() }
+    }
+
+    /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
+    /// operation up on all ranks; the error names who is late and gives the buffer back.
+    pub fn timeout(self, limit: Duration) -> Self {
+        if let Some(op) = &self.op {
+            self.engine.limit(op, limit);
+        }
+        self
+    }
+
+    /// Gives the operation up, on all ranks: they get [`Error::Aborted`], or keep their result if they have it already.
+    /// Await this to get [`Error::Cancelled`] and the buffer.
+    pub fn cancel(&self) {
+        if let Some(op) = &self.op {
+            self.engine.cancel(op);
+        }
+    }
+
+    /// Waits for the end on this thread, without a runtime.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    pub fn wait(mut self) -> Result<B::Returned, OpError<B::Returned>> {
+        if let Some(op) = &self.op {
+            self.engine.block_on(op);
+        }
+        self.take()
+    }
+
+    fn take(&mut self) -> Result<B::Returned, OpError<B::Returned>> {
+        let outcome = self.op.as_ref().and_then(|op| op.take_outcome());
+        let (Some(outcome), Some(guard)) = (outcome, self.guard.take()) else {
+            let error = Error::InvalidArgument {
+                operation: "operation".into(),
+                problem: "polled again after it had ended".into(),
+            };
+            return Err(OpError { error, buffer: None });
+        };
+        if let Some(op) = self.op.take() {
+            self.engine.recycle(op);
+        }
+        match (outcome.result, outcome.parts) {
+            (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
+            (Ok(()), None) => Err(OpError { error: Error::Closed("the buffer is gone".into()), buffer: None }),
+            (Err(error), parts) => Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) }),
+        }
+    }
+}
+
+impl<B: Lend> Future for Operation<B> {
+    type Output = Result<B::Returned, OpError<B::Returned>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(op) = &this.op
+            && this.engine.poll(op, &mut this.wait, cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        Poll::Ready(this.take())
+    }
+}
+
+impl<B: Lend> Drop for Operation<B> {
+    fn drop(&mut self) {
+        if let Some(op) = &self.op {
+            self.engine.detach(op);
+        }
+    }
+}

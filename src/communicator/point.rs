@@ -1,0 +1,79 @@
+//! Point to point: send and receive by (peer, tag).
+
+use super::{Communicator, Operation};
+use crate::buffer::lend::{Lend, LendMut};
+use crate::element::Element;
+use crate::engine::{CallDesc, Work};
+use crate::error::Error;
+use crate::rank::{Rank, Tag};
+
+impl Communicator {
+    /// Sends a message to rank `to`; it is found there by this rank and `tag`.
+    ///
+    /// Ends when the buffer may be used again: for up to 64 KiB usually at once, the receiver keeps the message; for
+    /// more, when the receiver has called [`recv`](Self::recv). Messages with the same tag arrive in the order of
+    /// sending. To oneself works, too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    pub fn send<B: Lend>(&self, to: Rank, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+        let work = self.peer("send", to).map(|to| Work::Send { to });
+        self.point("send", to, tag.into(), work, buffer)
+    }
+
+    /// Receives the next message of rank `from` with `tag` into the buffer, which must have its type and count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Deadline`], [`Error::PeerLost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation: it still takes its message. [`Operation::cancel`] gives it up.
+    ///
+    /// ```
+    /// use hcomm::{Communicator, Rank};
+    ///
+    /// let mut ranks = Communicator::local(2);
+    /// let (one, zero) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    /// let sent = zero.send(Rank(1), 7, vec![1u32, 2, 3]);
+    /// let got = one.recv(Rank(0), 7, vec![0u32; 3]).wait().unwrap();
+    /// assert_eq!(got, [1, 2, 3]);
+    /// sent.wait().unwrap();
+    /// ```
+    pub fn recv<B: LendMut>(&self, from: Rank, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+        let work = self.peer("recv", from).map(|from| Work::Recv { from });
+        self.point("recv", from, tag.into(), work, buffer)
+    }
+
+    fn peer(&self, operation: &str, rank: Rank) -> Result<usize, Error> {
+        if rank.index() < self.size() {
+            return Ok(rank.index());
+        }
+        let problem = format!("there is no rank {rank} in \"{}\" of {} ranks", self.name, self.size());
+        Err(Error::InvalidArgument { operation: operation.into(), problem })
+    }
+
+    fn point<B: Lend>(
+        &self, operation: &'static str, peer: Rank, tag: Tag, work: Result<Work, Error>, buffer: B,
+    ) -> Operation<B> {
+        let (lent, guard) = buffer.lend(&self.staging);
+        let desc = CallDesc {
+            operation,
+            dtype: B::Element::DTYPE,
+            count: lent.0.raw().len() / size_of::<B::Element>(),
+            op: None,
+            root: Some(peer),
+            tag: Some(tag),
+            algorithm: "",
+            fingerprint: 0,
+        };
+        let seq = self.points.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.submit_lent(seq, desc, work, lent, guard)
+    }
+}

@@ -1,0 +1,309 @@
+//! State and links together: one turn moves everything that can move, without waiting.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::call::Op;
+use super::io::{Io, Via};
+use super::state::{Standing, State};
+use crate::buffer::pool::Pool;
+use crate::link::frame::{Header, Kind, Outgoing};
+use crate::link::memory::Hub;
+use crate::link::tcp::{Broken, Conn};
+use crate::link::Class;
+use crate::runtime::poller::Poller;
+
+/// Bytes read or written on one connection before others get their turn.
+const TURN_BYTES: usize = 512 << 10;
+/// With more peers awaited than this, the poll set is asked who has something, instead of each connection.
+const PROBED_MAX: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub state: State,
+    links: Vec<Option<Pair>>,
+    poller: Poller,
+    /// Wakers are called by whoever holds no lock.
+    pub woken: Vec<Arc<Op>>,
+}
+
+/// Both connections to one peer.
+#[derive(Debug)]
+struct Pair {
+    fast: Conn,
+    bulk: Conn,
+}
+
+impl Pair {
+    fn conn(&mut self, class: Class) -> &mut Conn {
+        match class {
+            Class::Fast => &mut self.fast,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+/// How another rank is reached, as the engine is given it.
+#[derive(Debug)]
+pub(crate) enum PeerLink {
+    Myself,
+    Memory,
+    Tcp { fast: std::net::TcpStream, bulk: std::net::TcpStream },
+}
+
+impl Core {
+    pub(crate) fn new(
+        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, pool: Arc<Pool>, hub: Option<Arc<Hub>>, poller: Poller,
+    ) -> std::io::Result<Self> {
+        let mut vias = Vec::new();
+        let mut links = Vec::new();
+        for (index, peer) in peers.into_iter().enumerate() {
+            let (via, pair) = match peer {
+                PeerLink::Myself => (Via::Myself, None),
+                PeerLink::Memory => (Via::Memory, None),
+                PeerLink::Tcp { fast, bulk } => {
+                    poller.add(&fast, token(index, Class::Fast))?;
+                    poller.add(&bulk, token(index, Class::Bulk))?;
+                    let pair = Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    (Via::Stream, Some(pair))
+                }
+            };
+            vias.push(via);
+            links.push(pair);
+        }
+        let state = State::new(Io::new(me, vias, pool, hub), labels);
+        Ok(Core { state, links, poller, woken: Vec::new() })
+    }
+
+    /// Asks the poll set which connections can be read and written again.
+    pub(crate) fn collect(&mut self) {
+        let links = &mut self.links;
+        self.poller.collect(|token, readable, writable| {
+            let (peer, class) = untoken(token);
+            if let Some(Some(pair)) = links.get_mut(peer) {
+                let conn = pair.conn(class);
+                conn.read_blocked &= !readable;
+                conn.write_blocked &= !writable;
+            }
+        });
+    }
+
+    /// One turn. `probe`: look at awaited connections although the system has not said that there is something.
+    /// Says whether anything moved.
+    pub(crate) fn turn(&mut self, probe: bool) -> bool {
+        let mut moved = self.receive();
+        moved |= self.read(probe);
+        moved |= self.state.advance();
+        moved |= self.flush();
+        moved |= self.write(probe);
+        // What was released may let others move; what they send goes out in this turn.
+        if self.state.advance() {
+            self.flush();
+            self.write(false);
+            moved = true;
+        }
+        self.settle();
+        moved
+    }
+
+    /// Messages of ranks in this process.
+    fn receive(&mut self) -> bool {
+        let Some(hub) = self.state.io.hub.clone() else { return false };
+        let me = self.state.io.me;
+        let mut any = false;
+        while let Some(message) = hub.receive(me) {
+            any = true;
+            let from = message.from;
+            if let Err(problem) = self.state.message(message) {
+                self.state.lost(from, format!("it broke the protocol: {problem}"));
+            }
+        }
+        for peer in 0..self.state.peers.len() {
+            if self.state.io.via(peer) == Via::Memory && hub.gone(peer) && hub.inbox_is_empty(me) {
+                self.state.left(peer);
+            }
+        }
+        any
+    }
+
+    fn read(&mut self, probe: bool) -> bool {
+        let awaited = self.state.io.peers.iter().filter(|peer| peer.awaited > 0).count();
+        let probe = probe && awaited <= PROBED_MAX;
+        let mut moved = false;
+        for peer in 0..self.links.len() {
+            let large = self.state.large > 0;
+            for class in [Class::Fast, Class::Bulk] {
+                let wanted = self.state.io.peers[peer].awaited > 0 && (class == Class::Fast || large);
+                let Some(pair) = self.links[peer].as_mut() else { continue };
+                let conn = pair.conn(class);
+                if conn.read_blocked && !(probe && wanted) {
+                    continue;
+                }
+                match conn.read(peer, TURN_BYTES, &mut self.state) {
+                    Ok(any) => moved |= any,
+                    Err(broken) => self.broken(peer, class, broken),
+                }
+            }
+        }
+        moved
+    }
+
+    /// Hands what operations want sent to the connections.
+    fn flush(&mut self) -> bool {
+        let any = !self.state.io.outbox.is_empty();
+        for (peer, class, frame) in self.state.io.outbox.drain(..) {
+            if let Some(pair) = self.links[peer].as_mut() {
+                pair.conn(class).push(frame);
+            }
+        }
+        any
+    }
+
+    fn write(&mut self, probe: bool) -> bool {
+        let mut moved = false;
+        for peer in 0..self.links.len() {
+            for class in [Class::Fast, Class::Bulk] {
+                let consumed = self.state.io.peers[peer].consumed;
+                let Some(pair) = self.links[peer].as_mut() else { continue };
+                let conn = pair.conn(class);
+                if !conn.has_outgoing() || conn.write_blocked && !probe {
+                    continue;
+                }
+                conn.write_blocked = false;
+                let before = conn.queued_bytes();
+                match conn.write(consumed, TURN_BYTES, &mut self.state) {
+                    Ok(any) => {
+                        moved |= any;
+                        let left = conn.queued_bytes();
+                        self.state.io.unqueue(peer, class, before - left);
+                        self.state.io.peers[peer].consumed_told = consumed;
+                    }
+                    Err(broken) => self.broken(peer, class, broken),
+                }
+            }
+        }
+        moved
+    }
+
+    /// A connection is of no more use; the peer is gone, unless it had said goodbye.
+    fn broken(&mut self, peer: usize, class: Class, broken: Broken) {
+        let said_bye = self.state.peers[peer].standing == Standing::Left;
+        match broken {
+            Broken::Closed => {}
+            Broken::Lost(_) if said_bye => {}
+            Broken::Lost(cause) => {
+                self.salvage(peer, class);
+                self.state.lost(peer, cause);
+            }
+            Broken::Protocol(problem) => self.state.lost(peer, format!("it broke the protocol: {problem}")),
+        }
+        self.disconnect(peer, class);
+    }
+
+    /// What the peer had sent on its other connection before it went is still good.
+    fn salvage(&mut self, peer: usize, broken: Class) {
+        let other = if broken == Class::Fast { Class::Bulk } else { Class::Fast };
+        if let Some(pair) = self.links[peer].as_mut() {
+            while let Ok(true) = pair.conn(other).read(peer, TURN_BYTES, &mut self.state) {}
+        }
+        self.state.advance();
+    }
+
+    fn disconnect(&mut self, peer: usize, class: Class) {
+        let gone = self.state.peers[peer].standing != Standing::Here;
+        if let Some(pair) = self.links[peer].as_mut() {
+            let conn = pair.conn(class);
+            conn.shut();
+            self.poller.remove(conn.socket());
+            if gone && pair.fast.is_shut() && pair.bulk.is_shut() || matches!(self.state.peers[peer].standing, Standing::Lost(_)) {
+                self.poller.remove(pair.fast.socket());
+                self.poller.remove(pair.bulk.socket());
+                self.links[peer] = None;
+            }
+        }
+    }
+
+    /// Links let go of what has ended; then its owners get it back.
+    fn settle(&mut self) {
+        for ended in self.state.ended.drain(..) {
+            if ended.forget {
+                for (peer, pair) in self.links.iter_mut().enumerate() {
+                    let Some(pair) = pair else { continue };
+                    for class in [Class::Fast, Class::Bulk] {
+                        let dropped = pair.conn(class).forget(ended.key);
+                        self.state.io.unqueue(peer, class, dropped);
+                    }
+                }
+            }
+            ended.op.finish(ended.outcome);
+            self.woken.push(ended.op);
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
+        self.state.now = now;
+        let next = self.state.tick();
+        self.turn(false);
+        next
+    }
+
+    /// Whether bytes wait to leave.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        self.links.iter().flatten().any(|pair| pair.fast.has_outgoing() || pair.bulk.has_outgoing())
+    }
+
+    /// Whether anything could be done without waiting: a connection may have more, or take more.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.links.iter().flatten().any(|pair| {
+            [&pair.fast, &pair.bulk].iter().any(|conn| {
+                !conn.is_shut() && (!conn.read_blocked || conn.has_outgoing() && !conn.write_blocked)
+            })
+        })
+    }
+
+    pub(crate) fn has_links(&self) -> bool {
+        self.links.iter().any(Option::is_some)
+    }
+
+    /// Says goodbye to all peers, on both connections.
+    pub(crate) fn say_bye(&mut self) {
+        let header = Header::new(Kind::Bye, 0, 0);
+        for (peer, pair) in self.links.iter_mut().enumerate() {
+            if let Some(pair) = pair
+                && !matches!(self.state.peers[peer].standing, Standing::Lost(_))
+            {
+                pair.fast.push(Outgoing::control(header));
+                pair.bulk.push(Outgoing::control(header));
+            }
+        }
+        self.turn(false);
+    }
+
+    /// Whether no peer will send anything any more.
+    pub(crate) fn all_left(&self) -> bool {
+        let here = |peer: usize| self.state.peers[peer].standing == Standing::Here;
+        (0..self.links.len()).all(|peer| self.links[peer].is_none() || !here(peer))
+    }
+
+    /// This rank will not use a communicator again.
+    pub(crate) fn close_channel(&mut self, channel: usize) {
+        self.state.say_close(channel);
+    }
+
+    /// Nothing more will be written; peers that still write are heard out by the system.
+    pub(crate) fn shut_writing(&mut self) {
+        for pair in self.links.iter().flatten() {
+            for conn in [&pair.fast, &pair.bulk] {
+                let _ = conn.socket().shutdown(std::net::Shutdown::Write);
+            }
+        }
+    }
+}
+
+fn token(peer: usize, class: Class) -> u64 {
+    (peer as u64) << 1 | class as u64
+}
+
+fn untoken(token: u64) -> (usize, Class) {
+    ((token >> 1) as usize, if token & 1 == 0 { Class::Fast } else { Class::Bulk })
+}

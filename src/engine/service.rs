@@ -1,0 +1,175 @@
+//! The service thread: one per process, asleep when there is nothing to do.
+//!
+//! It owns deadlines, cancellation and reports, and drives an engine when its user does not. It is never on the hot
+//! path: while a user drives, it only counts turns, ever more rarely; when nobody does, it sleeps on the poll set, so
+//! that what comes wakes it too. Then it gives the user [`GRACE`], and drives itself if he does not come.
+
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::call::lock;
+use super::shared::Shared;
+use crate::runtime::poller::Poller;
+
+/// How long a user who was woken has before the service thread drives in his place.
+const GRACE: Duration = Duration::from_millis(1);
+/// While users drive: how rarely that is checked.
+const TICK_MAX: Duration = Duration::from_millis(20);
+/// When nothing is due, still look this often, against a deadline set while nobody watched.
+const IDLE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Service {
+    newcomers: Mutex<Newcomers>,
+    /// Ends the thread's sleep.
+    alarm: Poller,
+}
+
+#[derive(Debug, Default)]
+struct Newcomers {
+    engines: Vec<Arc<Shared>>,
+    running: bool,
+}
+
+fn service() -> io::Result<&'static Service> {
+    static SERVICE: OnceLock<Service> = OnceLock::new();
+    if SERVICE.get().is_none() {
+        let service = Service { newcomers: Mutex::default(), alarm: Poller::new()? };
+        let _ = SERVICE.set(service);
+    }
+    SERVICE.get().ok_or_else(|| io::Error::other("service not set"))
+}
+
+/// From now on the service thread looks after this engine, until it is closed.
+pub(crate) fn register(engine: Arc<Shared>) -> io::Result<()> {
+    let service = service()?;
+    let mut newcomers = lock(&service.newcomers);
+    newcomers.engines.push(engine);
+    if !newcomers.running {
+        std::thread::Builder::new().name("hcomm-service".into()).spawn(move || service.run())?;
+        newcomers.running = true;
+    }
+    drop(newcomers);
+    service.alarm.interrupt();
+    Ok(())
+}
+
+/// Something happened that no poll set shows.
+pub(crate) fn kick() {
+    if let Ok(service) = service() {
+        service.alarm.interrupt();
+    }
+}
+
+/// An engine, as the thread looks after it.
+struct Watched {
+    engine: Arc<Shared>,
+    drives: u64,
+    /// Time until the next look, while its user drives.
+    tick: Duration,
+    /// Its user does not drive at present: its poll set is slept on.
+    watching: bool,
+    /// The thread drives in the user's place.
+    taken_over: bool,
+    due: Option<Instant>,
+    said_bye: bool,
+    closing_since: Option<Instant>,
+}
+
+impl Service {
+    fn run(&self) {
+        let mut all: Vec<Watched> = Vec::new();
+        loop {
+            {
+                let mut newcomers = lock(&self.newcomers);
+                all.extend(newcomers.engines.drain(..).map(Watched::new));
+                if all.is_empty() {
+                    newcomers.running = false;
+                    return;
+                }
+            }
+            let now = Instant::now();
+            let mut next = now + IDLE;
+            all.retain_mut(|watched| {
+                let (keep, due) = watched.look(now);
+                next = next.min(due);
+                keep
+            });
+            self.sleep(&all, next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sleeps until the time is up or a watched engine has news.
+    fn sleep(&self, all: &[Watched], timeout: Duration) {
+        self.alarm.collect(|_, _, _| {});
+        for watched in all {
+            watched.engine.set_watched(watched.watching);
+        }
+        // Published after the flag was set: seen here. Before: seen by the look above.
+        let news = all.iter().any(|watched| watched.watching && watched.engine.has_news());
+        let timeout = if news { GRACE.min(timeout) } else { timeout };
+        let sets = all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
+        Poller::wait_any(std::iter::once(&self.alarm).chain(sets), timeout);
+        for watched in all {
+            watched.engine.set_watched(false);
+        }
+    }
+}
+
+impl Watched {
+    fn new(engine: Arc<Shared>) -> Self {
+        Watched {
+            drives: engine.drives(), engine, tick: GRACE, watching: false, taken_over: false, due: None,
+            said_bye: false, closing_since: None,
+        }
+    }
+
+    /// Does what is to be done; says whether to go on, and when to look again.
+    fn look(&mut self, now: Instant) -> (bool, Instant) {
+        if self.engine.is_closing() {
+            return self.wind_down(now);
+        }
+        let drives = self.engine.drives();
+        if drives != self.drives {
+            self.drives = drives;
+            self.taken_over = false;
+            self.watching = false;
+            self.tick = (self.tick * 2).min(TICK_MAX);
+            if self.due.is_none_or(|due| now >= due) {
+                self.due = self.engine.serve(now, false).flatten();
+            }
+            return (true, now + self.tick);
+        }
+        self.tick = GRACE;
+        let news = self.engine.has_news() || self.watching && self.engine.poller.is_ready();
+        if news && self.watching && !self.taken_over {
+            // Woken together with the user: he first.
+            self.taken_over = true;
+            return (true, now + GRACE);
+        }
+        self.watching = true;
+        match self.engine.serve(now, news) {
+            None => (true, now + GRACE),
+            Some(due) => {
+                self.due = due;
+                (true, due.unwrap_or(now + IDLE))
+            }
+        }
+    }
+
+    fn wind_down(&mut self, now: Instant) -> (bool, Instant) {
+        let since = *self.closing_since.get_or_insert(now);
+        self.watching = true;
+        let due = self.engine.serve(now, true).flatten();
+        let bye_since = if self.said_bye { since } else { now };
+        let give_up = self.said_bye && now - bye_since > Shared::LINGER;
+        let before = self.said_bye;
+        let over = self.engine.wind_down(&mut self.said_bye, give_up);
+        if self.said_bye && !before {
+            self.closing_since = Some(now);
+        }
+        let next = if self.said_bye { now + Duration::from_millis(20) } else { now + Duration::from_millis(50) };
+        (!over, due.map_or(next, |due| due.min(next)).max(now + GRACE))
+    }
+}

@@ -1,0 +1,500 @@
+//! The engine as everybody sees it: submit, drive, sleep, wake.
+//!
+//! *Who drives.* Whoever polls an operation tries the lock and takes a turn. Nobody waits for the lock: who does not
+//! get it has set `pending` before, and the holder looks at `pending` after unlocking, so no request is missed. The
+//! holder keeps the lock over system calls and reductions of one turn, which is bounded; wakers are called without it.
+//!
+//! *Who sleeps.* A sleeping operation is in `parked`. The poll set is registered with the runtime of whoever slept
+//! last, and wakes the engine, which wakes the first parked operation that is still waited for: the leader. It drives
+//! for all; what completes is woken by its own waker. A leader that is dropped passes the call on. One that was woken
+//! and does not come is noticed by the service thread, which then drives itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::call::{Op, Request, lock};
+use super::channel::Channel;
+use super::core::{Core, PeerLink};
+use super::service;
+use crate::buffer::pool::Pool;
+use crate::link::memory::Hub;
+use crate::runtime::park::{Armed, Park};
+use crate::runtime::poller::Poller;
+use crate::runtime::spin::{self, SpinPolicy};
+
+/// Calls that wait for whoever drives; more delay their caller.
+const SUBMISSIONS: usize = 1024;
+/// Records of calls kept for reuse.
+const OPS_KEPT: usize = 256;
+
+/// A handle; when the last one goes, the engine finishes what is in flight and says goodbye.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    submissions: ArrayQueue<Arc<Op>>,
+    pending: AtomicBool,
+    cancelled: AtomicBool,
+    /// Turns taken by the user's threads.
+    drives: AtomicU64,
+    parked: Mutex<VecDeque<Arc<Op>>>,
+    pub poller: Poller,
+    park: Park,
+    pool: Arc<Pool>,
+    hub: Option<Arc<Hub>>,
+    me: usize,
+    has_links: bool,
+    policy: SpinPolicy,
+    /// The service thread sleeps on the poll set and must be interrupted for what the set does not show.
+    watched: AtomicBool,
+    free: ArrayQueue<Arc<Op>>,
+    closing: AtomicBool,
+}
+
+/// How an operation's future waits.
+#[derive(Debug, Default)]
+pub(crate) struct Wait {
+    /// Since when nothing has moved.
+    idle_since: Option<Instant>,
+    yields: u32,
+    slept: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, hub: Option<Arc<Hub>>, ranks_on_host: usize,
+    ) -> std::io::Result<Arc<Self>> {
+        let poller = Poller::new()?;
+        let pool = Pool::new();
+        let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone())?;
+        let shared = Arc::new(Shared {
+            has_links: core.has_links(),
+            core: Mutex::new(core),
+            submissions: ArrayQueue::new(SUBMISSIONS),
+            pending: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            drives: AtomicU64::new(0),
+            parked: Mutex::new(VecDeque::new()),
+            poller,
+            park: Park::default(),
+            pool,
+            hub: hub.clone(),
+            me,
+            policy: SpinPolicy::choose(ranks_on_host),
+            watched: AtomicBool::new(false),
+            free: ArrayQueue::new(OPS_KEPT),
+            closing: AtomicBool::new(false),
+        });
+        if let Some(hub) = hub {
+            hub.attach(me, Waker::from(shared.clone()));
+        }
+        service::register(shared.clone())?;
+        Ok(Arc::new(Engine { shared }))
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.shared.pool
+    }
+
+    pub(crate) fn open(&self, channel: Channel) -> usize {
+        let index = self.shared.with_core(|core| core.state.open(channel));
+        self.shared.drive(false);
+        index
+    }
+
+    pub(crate) fn close(&self, channel: usize) {
+        self.shared.with_core(|core| core.close_channel(channel));
+        self.shared.drive(false);
+    }
+
+    /// Begins a call now: what can leave leaves.
+    pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
+        let shared = &self.shared;
+        let op = shared.free.pop().filter(|op| Arc::strong_count(op) == 1).unwrap_or_default();
+        op.prepare(request);
+        let mut waiting = op.clone();
+        while let Err(back) = shared.submissions.push(waiting) {
+            waiting = back;
+            shared.drive(true);
+            std::thread::yield_now();
+        }
+        shared.drive(true);
+        op
+    }
+
+    /// Waits for the end of a call inside a future.
+    pub(crate) fn poll(&self, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
+        self.shared.poll(op, wait, cx)
+    }
+
+    /// Waits for the end of a call on a thread that has no runtime, or blocks it.
+    pub(crate) fn block_on(&self, op: &Arc<Op>) {
+        self.shared.block_on(op);
+    }
+
+    /// The future of this call is gone; the call goes on.
+    pub(crate) fn detach(&self, op: &Arc<Op>) {
+        op.abandon();
+        self.shared.wake_leader();
+        self.shared.interrupt_service();
+    }
+
+    pub(crate) fn cancel(&self, op: &Arc<Op>) {
+        op.cancel();
+        self.shared.cancelled.store(true, Ordering::Release);
+        self.shared.drive(true);
+    }
+
+    /// Gives a call its own limit, from its beginning on.
+    pub(crate) fn limit(&self, op: &Arc<Op>, limit: Duration) {
+        op.limit(limit);
+        self.shared.cancelled.store(true, Ordering::Release);
+        self.shared.drive(true);
+        service::kick();
+    }
+
+    /// The record of an ended call, for reuse.
+    pub(crate) fn recycle(&self, op: Arc<Op>) {
+        let _ = self.shared.free.push(op);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Release);
+        service::kick();
+    }
+}
+
+thread_local! {
+    static THREAD: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+impl Shared {
+    /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
+    fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+        act(&mut lock(&self.core))
+    }
+
+    /// Takes turns until nobody asks for more. `probe` as in [`Core::turn`]. Says whether anything moved.
+    pub(crate) fn drive(&self, user: bool) -> bool {
+        self.drive_with(user, false, true)
+    }
+
+    fn drive_with(&self, user: bool, collect: bool, probe: bool) -> bool {
+        let mut moved = false;
+        loop {
+            self.pending.store(true, Ordering::SeqCst);
+            let mut core = match self.core.try_lock() {
+                Ok(core) => core,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return moved,
+            };
+            self.pending.store(false, Ordering::SeqCst);
+            core.state.now = Instant::now();
+            if user {
+                core.state.polled_at = core.state.now;
+                self.drives.fetch_add(1, Ordering::Relaxed);
+                if let Some(hub) = &self.hub {
+                    hub.set_driver(self.me, THREAD.with(|thread| *thread));
+                }
+            }
+            if collect {
+                core.collect();
+            }
+            while let Some(op) = self.submissions.pop() {
+                core.state.start(op);
+            }
+            if self.cancelled.swap(false, Ordering::AcqRel) {
+                core.state.tick();
+            }
+            moved |= core.turn(probe);
+            let ready = core.is_ready();
+            self.unlock_and_wake(core);
+            if !self.pending.load(Ordering::SeqCst) {
+                return moved || ready;
+            }
+        }
+    }
+
+    /// Wakers and whoever sleeps for what was published are called without the lock.
+    fn unlock_and_wake(&self, mut core: std::sync::MutexGuard<'_, Core>) {
+        /// More than this many at once allocate.
+        const INLINE: usize = 8;
+        let mut woken: [Option<Arc<Op>>; INLINE] = [const { None }; INLINE];
+        let mut peers = [usize::MAX; INLINE];
+        let mut more = Vec::new();
+        let mut more_peers = Vec::new();
+        for (index, op) in core.woken.drain(..).enumerate() {
+            match woken.get_mut(index) {
+                Some(slot) => *slot = Some(op),
+                None => more.push(op),
+            }
+        }
+        for (index, peer) in core.state.io.published.drain(..).enumerate() {
+            match peers.get_mut(index) {
+                Some(slot) => *slot = peer,
+                None => more_peers.push(peer),
+            }
+        }
+        drop(core);
+        if let Some(hub) = &self.hub {
+            for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
+                hub.notify(peer);
+            }
+        }
+        for op in woken.into_iter().flatten().chain(more) {
+            op.wake();
+        }
+    }
+
+    fn poll(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.poll_once(op, wait, cx);
+        if polled.is_ready() && wait.slept {
+            // It may have led, and others still sleep.
+            self.wake_leader();
+        }
+        polled
+    }
+
+    fn poll_once(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
+        if op.is_done() {
+            return Poll::Ready(());
+        }
+        op.register(cx.waker());
+        let again = self.look(op, wait);
+        if op.is_done() {
+            return Poll::Ready(());
+        }
+        if again {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        wait.slept = true;
+        self.sleep(op)
+    }
+
+    /// Drives for a short while. Says whether to come back soon instead of sleeping.
+    fn look(&self, op: &Op, wait: &mut Wait) -> bool {
+        let begun = Instant::now();
+        let mut now = begun;
+        loop {
+            let moved = self.drive(true);
+            if op.is_done() {
+                return false;
+            }
+            if moved {
+                wait.idle_since = None;
+                wait.yields = 0;
+            }
+            if !moved && self.hopeless() {
+                return false;
+            }
+            let idle_since = *wait.idle_since.get_or_insert(now);
+            match self.policy {
+                SpinPolicy::Look => {
+                    std::hint::spin_loop();
+                    now = Instant::now();
+                    if now - begun >= spin::POLL_SPIN {
+                        return moved || now - idle_since < spin::WAIT_SPIN;
+                    }
+                }
+                SpinPolicy::Yield if moved => return true,
+                SpinPolicy::Yield => {
+                    wait.yields += 1;
+                    if wait.yields > spin::YIELDS {
+                        return false;
+                    }
+                    spin::yield_processor();
+                }
+            }
+        }
+    }
+
+    /// Whether a peer of this process that could help is driven by this very thread: looking won't make it move.
+    fn hopeless(&self) -> bool {
+        let Some(hub) = &self.hub else { return false };
+        let thread = THREAD.with(|thread| *thread);
+        (0..hub.ranks()).any(|rank| rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0))
+    }
+
+    fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
+        self.add_parked(op);
+        loop {
+            if let Some(hub) = &self.hub {
+                hub.park(self.me);
+            }
+            // What came before the announcement is seen here; what comes after it wakes.
+            let moved = self.drive_with(true, true, true);
+            if op.is_done() {
+                return Poll::Ready(());
+            }
+            if moved || self.was_called() {
+                op.wake();
+                return Poll::Pending;
+            }
+            if !self.has_links {
+                return Poll::Pending;
+            }
+            match self.park.arm(&self.poller, &Waker::from(self.clone())) {
+                Armed::Yes => return Poll::Pending,
+                Armed::Ready => {}
+                Armed::No => {
+                    service::kick();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Whether a peer of this process has called since sleep was announced: what it published may have come too late
+    /// for the look that followed.
+    fn was_called(&self) -> bool {
+        self.hub.as_ref().is_some_and(|hub| !hub.is_parked(self.me))
+    }
+
+    fn add_parked(&self, op: &Arc<Op>) {
+        let mut parked = lock(&self.parked);
+        while parked.front().is_some_and(|front| !front.is_waited_for()) {
+            parked.pop_front().inspect(|op| _ = op.set_listed(false));
+        }
+        if !op.set_listed(true) {
+            parked.push_back(op.clone());
+        }
+    }
+
+    /// Calls the first operation that somebody still waits for.
+    fn wake_leader(&self) {
+        let leader = {
+            let mut parked = lock(&self.parked);
+            while parked.front().is_some_and(|front| !front.is_waited_for()) {
+                parked.pop_front().inspect(|op| _ = op.set_listed(false));
+            }
+            parked.front().cloned()
+        };
+        if let Some(leader) = leader {
+            leader.wake();
+        }
+    }
+
+    fn interrupt_service(&self) {
+        if self.watched.load(Ordering::SeqCst) {
+            self.poller.interrupt();
+        }
+    }
+
+    fn block_on(self: &Arc<Self>, op: &Arc<Op>) {
+        let interrupt = Waker::from(Arc::new(Interrupt(self.poller.clone())));
+        let mut wait = Wait::default();
+        while !op.is_done() {
+            op.register(&interrupt);
+            if self.look(op, &mut wait) || op.is_done() {
+                continue;
+            }
+            self.add_parked(op);
+            if let Some(hub) = &self.hub {
+                hub.park(self.me);
+            }
+            let moved = self.drive_with(true, true, true) || self.was_called();
+            if !moved && !op.is_done() {
+                self.poller.wait(None);
+                self.drive_with(true, true, true);
+            }
+        }
+        self.wake_leader();
+    }
+
+    // --- for the service thread
+
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.watched.store(watched, Ordering::SeqCst);
+    }
+
+    pub(crate) fn drives(&self) -> u64 {
+        self.drives.load(Ordering::Relaxed)
+    }
+
+    /// Looks after deadlines and takes a turn, if nobody else is at it. `None`: somebody is; else when something
+    /// falls due next.
+    pub(crate) fn serve(&self, now: Instant, drive: bool) -> Option<Option<Instant>> {
+        let Ok(mut core) = self.core.try_lock() else { return None };
+        if drive {
+            core.state.now = now;
+            core.collect();
+            while let Some(op) = self.submissions.pop() {
+                core.state.start(op);
+            }
+        }
+        let due = core.tick(now);
+        let again = core.is_ready();
+        self.unlock_and_wake(core);
+        Some(if again { Some(now) } else { due })
+    }
+
+    /// Whether anything has come that nobody has looked at.
+    pub(crate) fn has_news(&self) -> bool {
+        self.pending.load(Ordering::SeqCst)
+            || !self.submissions.is_empty()
+            || self.hub.as_ref().is_some_and(|hub| !hub.inbox_is_empty(self.me))
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
+    pub(crate) fn wind_down(&self, said_bye: &mut bool, give_up: bool) -> bool {
+        let Ok(mut core) = self.core.try_lock() else { return false };
+        core.state.now = Instant::now();
+        core.collect();
+        core.turn(true);
+        if !*said_bye && (core.state.live == 0 || give_up) {
+            *said_bye = true;
+            core.say_bye();
+        }
+        if *said_bye && !core.has_outgoing() {
+            core.shut_writing();
+        }
+        let over = *said_bye && (give_up || !core.has_outgoing() && core.all_left());
+        let me = self.me;
+        self.unlock_and_wake(core);
+        if over && let Some(hub) = &self.hub {
+            hub.detach(me);
+        }
+        over
+    }
+
+    /// How long peers are waited for after goodbye.
+    pub(crate) const LINGER: Duration = Duration::from_secs(2);
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_leader();
+        self.interrupt_service();
+    }
+}
+
+struct Interrupt(Poller);
+
+impl Wake for Interrupt {
+    fn wake(self: Arc<Self>) {
+        self.0.interrupt();
+    }
+}
