@@ -231,7 +231,7 @@ pub enum Unsupported {
     },
 }
 
-fn collective_name(collective: Collective) -> &'static str {
+pub(crate) fn collective_name(collective: Collective) -> &'static str {
     match collective {
         Collective::AllReduce => "all_reduce",
         Collective::AllGather => "all_gather",

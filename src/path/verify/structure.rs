@@ -1,7 +1,7 @@
 //! Indices, ranges, and the two ends of each message.
 
 use crate::path::plan::{Action, After, Collective, Plan, Range, RankPlan, Space, Step, StepId};
-use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifyError};
+use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError};
 use crate::rank::Rank;
 
 /// Which steps are the two ends of each message.
@@ -19,6 +19,11 @@ struct Ends {
 }
 
 impl Wiring {
+    /// The ends of the messages of a plan that was proved.
+    pub(crate) fn of(plan: &VerifiedPlan) -> Self {
+        check(plan).expect("a verified plan is still right")
+    }
+
     /// The step of `from` that sends this message. It must exist in the plan.
     pub(crate) fn sender(&self, from: Rank, to: Rank, message: u16) -> StepId {
         self.messages[from.index() * self.ranks + to.index()][message as usize].send
