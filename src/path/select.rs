@@ -77,7 +77,9 @@ impl Algorithm {
     pub const fn supports(self, collective: Collective) -> bool {
         match self {
             Algorithm::MeshOneShot | Algorithm::MeshTwoShot => true,
-            Algorithm::RecursiveDoubling => matches!(collective, Collective::AllReduce | Collective::AllGather),
+            Algorithm::RecursiveDoubling => {
+                matches!(collective, Collective::AllReduce | Collective::AllGather)
+            }
             Algorithm::HalvingDoubling => {
                 matches!(collective, Collective::AllReduce | Collective::ReduceScatter)
             }
@@ -113,7 +115,9 @@ impl fmt::Display for Algorithm {
 
 /// No algorithm has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree")]
+#[error(
+    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree"
+)]
 pub struct UnknownAlgorithm(pub String);
 
 impl FromStr for Algorithm {
@@ -275,8 +279,12 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
             (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank carries its share of the bytes")
         }
-        Collective::Broadcast { .. } => (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes"),
-        _ if ring => (Algorithm::Ring, "many ranks, a large vector, and any order of sums allowed: fewest bytes"),
+        Collective::Broadcast { .. } => {
+            (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes")
+        }
+        _ if ring => {
+            (Algorithm::Ring, "many ranks, a large vector, and any order of sums allowed: fewest bytes")
+        }
         Collective::AllReduce if bytes <= facts.doubling_bytes_max => {
             (Algorithm::RecursiveDoubling, "many ranks and a small vector: fewest rounds")
         }

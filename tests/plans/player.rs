@@ -106,15 +106,17 @@ impl<'a, T: Number> Player<'a, T> {
             _ => true,
         };
         let memory = plan.ranks.iter().zip(inputs).enumerate().map(|(rank, (part, input))| {
-            let output = input.iter().enumerate().map(|(at, value)| holds(rank, at).then_some(*value)).collect();
+            let output =
+                input.iter().enumerate().map(|(at, value)| holds(rank, at).then_some(*value)).collect();
             let scratch = part.scratch.iter().map(|_| vec![None; count]);
             std::iter::once(output).chain(scratch).collect()
         });
         let memory = memory.collect();
         let zeros: Vec<Vec<usize>> = plan.ranks.iter().map(|part| vec![0; part.steps.len()]).collect();
-        let carried = plan.ranks.iter().map(|part| {
-            part.steps.iter().map(|_| (random.below(2) == 0).then(Vec::new)).collect::<Vec<_>>()
-        });
+        let carried = plan
+            .ranks
+            .iter()
+            .map(|part| part.steps.iter().map(|_| (random.below(2) == 0).then(Vec::new)).collect::<Vec<_>>());
         let carried = carried.collect();
         Player { plan, random, count, memory, moved: zeros.clone(), done: zeros, carried }
     }
@@ -126,7 +128,8 @@ impl<'a, T: Number> Player<'a, T> {
             if open.is_empty() {
                 return Ok(self.memory.into_iter().map(|mut spaces| spaces.swap_remove(0)).collect());
             }
-            let ready: Vec<_> = open.iter().copied().filter(|&at| self.reach(at) > self.moved[at.0][at.1]).collect();
+            let ready: Vec<_> =
+                open.iter().copied().filter(|&at| self.reach(at) > self.moved[at.0][at.1]).collect();
             if ready.is_empty() {
                 return Err(format!("stuck at {open:?}"));
             }

@@ -100,7 +100,9 @@ impl Exchange {
     /// What `rank` gets from all, with its own contribution at its place.
     pub(super) fn in_rank_order(&self, rank: u32, own: Range) -> Vec<Operand> {
         (0..self.n)
-            .map(|from| self.get(from, rank).map_or(Operand::Local(own), |sent| Operand::Message(sent.message)))
+            .map(|from| {
+                self.get(from, rank).map_or(Operand::Local(own), |sent| Operand::Message(sent.message))
+            })
             .collect()
     }
 

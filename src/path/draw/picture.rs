@@ -51,6 +51,7 @@ pub fn svg(plan: &VerifiedPlan, count: usize, chunks: u32) -> String {
     picture.lanes(&mut out, columns);
     picture.boxes(&mut out);
     picture.arrows(&mut out);
+    picture.labels(&mut out);
     out + "</svg>\n"
 }
 
@@ -73,7 +74,13 @@ impl Picture<'_> {
         );
         let y = y + 14;
         let mut x = MARGIN;
-        let legend = [("send", SEND), ("place", PLACE), ("reduce", REDUCE), ("reduce and finish", FINISH), ("copy", COPY)];
+        let legend = [
+            ("send", SEND),
+            ("place", PLACE),
+            ("reduce", REDUCE),
+            ("reduce and finish", FINISH),
+            ("copy", COPY),
+        ];
         for (name, colour) in legend {
             let text_x = x + 18;
             let text_y = y + 10;
@@ -126,24 +133,30 @@ impl Picture<'_> {
     }
 
     fn boxes(&self, out: &mut String) {
+        let (width, height) = (self.column_width - 2, BOX_HEIGHT - 2);
         for beat in self.beats {
             let action = self.action(beat);
             let (x, y) = (self.left(beat.time) + 1, self.top(beat) + 1);
-            let (width, height) = (self.column_width - 2, BOX_HEIGHT - 2);
             // From full colour for the first chunk to half of it for the last.
             let opacity = 1.0 - 0.5 * f64::from(beat.chunk) / f64::from(self.chunks.max(2) - 1);
             let _ = writeln!(
                 out,
-                "<g><title>{}</title><rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"3\" \
-                 fill=\"{}\" fill-opacity=\"{opacity:.2}\"/>\
-                 <text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"10\" fill=\"#000000\">{}</text></g>",
-                self.tip(beat, action),
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"3\" \
+                 fill=\"{}\" fill-opacity=\"{opacity:.2}\"><title>{}</title></rect>",
                 colour(action),
-                x + width / 2,
-                y + 12,
-                label(action),
+                self.tip(beat, action),
             );
         }
+    }
+
+    /// Over the arrows, so that they can be read; the mouse goes through them to the boxes.
+    fn labels(&self, out: &mut String) {
+        out.push_str("<g font-size=\"10\" text-anchor=\"middle\" pointer-events=\"none\">\n");
+        for beat in self.beats {
+            let (x, y) = (self.middle(beat.time), self.top(beat) + 13);
+            let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", label(self.action(beat)));
+        }
+        out.push_str("</g>\n");
     }
 
     /// From each sent chunk to the box that takes it.
@@ -158,11 +171,13 @@ impl Picture<'_> {
             out,
             "<defs><marker id=\"tip\" markerWidth=\"6\" markerHeight=\"6\" refX=\"5\" refY=\"3\" orient=\"auto\">\
              <path d=\"M0,0.5 L6,3 L0,5.5 z\" fill=\"#1b2a3a\"/></marker></defs>\
-             <g stroke=\"#1b2a3a\" stroke-width=\"0.9\" stroke-opacity=\"0.5\" fill=\"none\" marker-end=\"url(#tip)\">"
+             <g stroke=\"#1b2a3a\" stroke-width=\"0.9\" stroke-opacity=\"0.5\" fill=\"none\" pointer-events=\"none\" marker-end=\"url(#tip)\">"
         );
         for beat in self.beats {
             let Some(take) = taken.get(&(beat.rank, beat.step, beat.chunk)) else { continue };
-            if Hand::of(self.action(beat)) == Hand::In || (self.arrows_of_first_chunks_only() && beat.chunk > 0) {
+            if Hand::of(self.action(beat)) == Hand::In
+                || (self.arrows_of_first_chunks_only() && beat.chunk > 0)
+            {
                 continue;
             }
             let (x, end_x) = (self.middle(beat.time), self.middle(take.time));

@@ -72,10 +72,8 @@ fn rank_table(part: &RankPlan, partition: &Partition) -> String {
     let widths = [width(0), width(1), width(2)];
     let mut text = String::new();
     for [id, action, elements, after] in std::iter::once(&head).chain(&rows) {
-        let line = format!(
-            "  {id:>0$}  {action:<1$}  {elements:>2$}  {after}",
-            widths[0], widths[1], widths[2]
-        );
+        let line =
+            format!("  {id:>0$}  {action:<1$}  {elements:>2$}  {after}", widths[0], widths[1], widths[2]);
         text += line.trim_end();
         text.push('\n');
     }
@@ -139,16 +137,16 @@ mod tests {
             ranks,
             "
 rank 0, scratch 0 0..20
-  step  action                                       elements  after
-     0  copy output 0..20 to scratch 0                  0..20
-     1  send #0 to 1 from scratch 0                     0..20  ~0
-     2  reduce scratch 0 + #0 of 1 into output, finish  0..20  ~0
+  step  action                                          elements  after
+     0  copy output 0..20 to scratch 0                     0..20
+     1  send #0 to 1 from scratch 0                        0..20  ~0
+     2  reduce scratch 0 + #0 of 1 into output, finish     0..20  ~0
 
 rank 1, scratch 0 0..20
-  step  action                                       elements  after
-     0  copy output 0..20 to scratch 0                  0..20
-     1  send #0 to 0 from scratch 0                     0..20  ~0
-     2  reduce #0 of 0 + scratch 0 into output, finish  0..20  ~0
+  step  action                                          elements  after
+     0  copy output 0..20 to scratch 0                     0..20
+     1  send #0 to 0 from scratch 0                        0..20  ~0
+     2  reduce #0 of 0 + scratch 0 into output, finish     0..20  ~0
 "
         );
     }

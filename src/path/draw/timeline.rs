@@ -47,8 +47,10 @@ impl<'a> Clock<'a> {
     /// Chooses for all hands before anything moves, since what moves now is seen one unit later.
     fn tick(&mut self) {
         let ranks = (0..).map(Rank).take(self.plan.ranks.len());
-        let chosen: Vec<Beat> =
-            ranks.flat_map(|rank| [self.choose(rank, Hand::Out), self.choose(rank, Hand::In)]).flatten().collect();
+        let chosen: Vec<Beat> = ranks
+            .flat_map(|rank| [self.choose(rank, Hand::Out), self.choose(rank, Hand::In)])
+            .flatten()
+            .collect();
         for beat in &chosen {
             self.apply(*beat);
         }

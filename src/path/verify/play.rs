@@ -197,7 +197,10 @@ impl<'a> Player<'a> {
                 },
             };
             let stuck_on_itself = (next_rank, next) == (rank, step);
-            if stuck_on_itself && let Action::Send { to, message, .. } = self.plan.ranks[rank.index()].steps[step as usize].action {
+            if stuck_on_itself
+                && let Action::Send { to, message, .. } =
+                    self.plan.ranks[rank.index()].steps[step as usize].action
+            {
                 (rank, step) = (to, self.wiring.taker(rank, to, message));
                 chain += &format!(", waits to be released by rank {rank} step {step}");
                 continue;

@@ -114,16 +114,7 @@ fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), 
             return Err(VerifyError::Blocks { rank, step, range, with });
         }
     }
-    for &after in &what.after {
-        let on = after.step();
-        if on >= step {
-            return Err(VerifyError::Forward { rank, step, after });
-        }
-        let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
-        if matches!(after, After::Stream(_)) && !covered.same_blocks(&range) {
-            return Err(VerifyError::StreamBlocks { rank, step, on });
-        }
-    }
+    check_after(plan, rank, step, what)?;
     let receiver = match what.action {
         Action::Send { to, .. } => Some(to),
         _ => None,
@@ -131,6 +122,20 @@ fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), 
     for peer in receiver.into_iter().chain(what.action.messages_in().map(|(from, _)| from)) {
         if peer == rank || peer.index() >= plan.ranks.len() {
             return Err(VerifyError::Peer { rank, step, peer });
+        }
+    }
+    Ok(())
+}
+
+fn check_after(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), VerifyError> {
+    for &after in &what.after {
+        let on = after.step();
+        if on >= step {
+            return Err(VerifyError::Forward { rank, step, after });
+        }
+        let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
+        if matches!(after, After::Stream(_)) && !covered.same_blocks(&what.action.range()) {
+            return Err(VerifyError::StreamBlocks { rank, step, on });
         }
     }
     Ok(())
