@@ -10,7 +10,7 @@ use hcomm::path::{
     draw, verify,
 };
 use hcomm::rank::Rank;
-use player::{Number, Player, Random};
+use player::{Links, Number, Player, Random};
 
 fn collectives(n: u32) -> Vec<Collective> {
     let mut all = vec![Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
@@ -85,8 +85,8 @@ fn every_plan_computes_what_it_says_in_any_order_of_events() {
             let mut random = Random::new(u64::from(n));
             for count in counts(n as usize, collective) {
                 let inputs = player::inputs(n, count, |rank, at| i64::from(rank + 1) * 1000 + at as i64);
-                for _ in 0..2 {
-                    let results = Player::new(&plan, &inputs, &mut random).run().unwrap();
+                for links in [Links::Roomy, Links::Weakest] {
+                    let results = Player::new(&plan, &inputs, links, &mut random).run().unwrap();
                     player::check(&plan, &inputs, &results).unwrap_or_else(|error| {
                         panic!("{algorithm}, {collective:?}, {n} ranks, {count}: {error}")
                     });
@@ -116,7 +116,7 @@ fn awkward(rank: u32, at: usize) -> f32 {
 
 fn bits(plan: &VerifiedPlan, count: usize, seed: u64) -> Vec<Vec<u32>> {
     let inputs = player::inputs(plan.ranks.len() as u32, count, awkward);
-    let results = Player::new(plan, &inputs, &mut Random::new(seed)).run().unwrap();
+    let results = Player::new(plan, &inputs, Links::Roomy, &mut Random::new(seed)).run().unwrap();
     results.iter().map(|result| result.iter().map(|value| value.unwrap().to_bits()).collect()).collect()
 }
 
@@ -171,7 +171,7 @@ fn the_largest_lengths_can_be_cut() {
                 for block in 0..plan.blocks {
                     let elements = partition.elements(Range::new(Space::Output, block, 1));
                     assert!(elements.start <= elements.end && elements.end <= len);
-                    assert!(elements.start % 16 == 0 || elements.start == len);
+                    assert!(elements.start.is_multiple_of(16) || elements.start == len);
                 }
             }
         }
@@ -252,8 +252,9 @@ fn mutants_that_pass_compute_the_same_in_any_order_of_events() {
                 for count in [n, 20 * n] {
                     let inputs =
                         player::inputs(n as u32, count, |rank, at| i64::from(rank + 1) * 1000 + at as i64);
-                    for _ in 0..40 {
-                        let results = Player::new(&mutant, &inputs, &mut random).run();
+                    for schedule in 0..40 {
+                        let links = if schedule % 4 == 0 { Links::Weakest } else { Links::Roomy };
+                        let results = Player::new(&mutant, &inputs, links, &mut random).run();
                         let right = results.and_then(|results| player::check(&mutant, &inputs, &results));
                         right.unwrap_or_else(|error| {
                             panic!("{kind:?} of {}: {error}: {mutant:#?}", plan.algorithm)
@@ -296,7 +297,7 @@ fn the_player_sees_what_the_verifier_refuses() {
     let inputs = player::inputs(3, 60, |rank, at| i64::from(rank + 1) * 1000 + at as i64);
     let mut random = Random::new(3);
     let wrong = (0..100).filter(|_| {
-        let results = Player::new(&plan, &inputs, &mut random).run();
+        let results = Player::new(&plan, &inputs, Links::Roomy, &mut random).run();
         results.and_then(|results| player::check(&plan, &inputs, &results)).is_err()
     });
     assert!(wrong.count() > 50);

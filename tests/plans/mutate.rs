@@ -25,8 +25,11 @@ pub enum Kind {
     AddDependency,
 }
 
-/// No plan survives these: each touches the two ends of a message, or what a result is made of.
-const FATAL: [Kind; 8] = [
+/// No built-in plan survives these: each touches an end of a message or what a result is made of, and no plan has a
+/// dependency that it does not need.
+const FATAL: [Kind; 10] = [
+    Kind::DropDependencies,
+    Kind::DropDependency,
     Kind::DropStep,
     Kind::ShiftRange,
     Kind::GrowRange,
@@ -37,10 +40,8 @@ const FATAL: [Kind; 8] = [
     Kind::FlipFinish,
 ];
 
-const OTHER: [Kind; 7] = [
+const OTHER: [Kind; 5] = [
     Kind::SwapActions,
-    Kind::DropDependencies,
-    Kind::DropDependency,
     Kind::WeakenDependency,
     Kind::OtherSpace,
     Kind::AddDependency,

@@ -81,10 +81,20 @@ pub fn check(plan: &Plan, inputs: &[Vec<i64>], results: &[Vec<Option<i64>>]) -> 
     Ok(())
 }
 
+/// What the links are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Each message has all the room it needs; it is copied or not at random.
+    Roomy,
+    /// One chunk at a time from one rank to another, messages of a pair in order, nothing is copied.
+    Weakest,
+}
+
 /// Memory, and how far each step has come, in elements.
 pub struct Player<'a, T> {
     plan: &'a Plan,
     random: &'a mut Random,
+    links: Links,
     count: usize,
     /// Per rank: output, then scratch areas, each as long as the vector.
     memory: Vec<Vec<Vec<Option<T>>>>,
@@ -97,7 +107,7 @@ pub struct Player<'a, T> {
 }
 
 impl<'a, T: Number> Player<'a, T> {
-    pub fn new(plan: &'a Plan, inputs: &[Vec<T>], random: &'a mut Random) -> Self {
+    pub fn new(plan: &'a Plan, inputs: &[Vec<T>], links: Links, random: &'a mut Random) -> Self {
         let count = inputs[0].len();
         let n = plan.ranks.len();
         let holds = |rank: usize, at: usize| match plan.collective {
@@ -113,12 +123,14 @@ impl<'a, T: Number> Player<'a, T> {
         });
         let memory = memory.collect();
         let zeros: Vec<Vec<usize>> = plan.ranks.iter().map(|part| vec![0; part.steps.len()]).collect();
-        let carried = plan
-            .ranks
-            .iter()
-            .map(|part| part.steps.iter().map(|_| (random.below(2) == 0).then(Vec::new)).collect::<Vec<_>>());
+        let carried = plan.ranks.iter().map(|part| {
+            part.steps
+                .iter()
+                .map(|_| (links == Links::Roomy && random.below(2) == 0).then(Vec::new))
+                .collect::<Vec<_>>()
+        });
         let carried = carried.collect();
-        Player { plan, random, count, memory, moved: zeros.clone(), done: zeros, carried }
+        Player { plan, random, links, count, memory, moved: zeros.clone(), done: zeros, carried }
     }
 
     /// The outputs, or who is stuck.
@@ -177,7 +189,17 @@ impl<'a, T: Number> Player<'a, T> {
             let send = self.sender(from, rank, message);
             reach = reach.min(self.moved[from.index()][send]);
         }
+        if let Action::Send { to, message, .. } = what.action {
+            reach = reach.min(self.link_reach((rank, step), to.index(), message));
+        }
         reach
+    }
+
+    fn link_reach(&self, (rank, step): (usize, usize), to: usize, message: u16) -> usize {
+        let busy = |send: usize| self.done[rank][send] < self.len((rank, send));
+        let before = message.checked_sub(1).map(|before| self.sender(Rank(rank as u32), to, before));
+        let in_flight = self.moved[rank][step] > self.done[rank][step];
+        if self.links == Links::Weakest && (in_flight || before.is_some_and(busy)) { 0 } else { usize::MAX }
     }
 
     fn sender(&self, from: Rank, rank: usize, number: u16) -> usize {
