@@ -7,7 +7,9 @@
 //!
 //! The builder does not check a plan: [`verify`](crate::path::verify()) does, over all ranks together.
 
-use crate::path::plan::{Action, After, Collective, Plan, Post, Range, RankPlan, Source, Space, Step, StepId};
+use crate::path::plan::{
+    Action, After, Collective, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
+};
 use crate::rank::Rank;
 
 /// The number of a message that nobody has sent yet; the verifier refuses a plan that keeps it.
@@ -77,7 +79,13 @@ struct Consumed {
 
 impl PlanBuilder {
     /// An empty plan for `ranks` ranks over a vector cut into `blocks` blocks of whole granules.
-    pub fn new(collective: Collective, algorithm: &'static str, ranks: u32, blocks: u32, granule: u32) -> Self {
+    pub fn new(
+        collective: Collective,
+        algorithm: &'static str,
+        ranks: u32,
+        blocks: u32,
+        granule: u32,
+    ) -> Self {
         let parts = vec![RankPlan::default(); ranks as usize];
         PlanBuilder {
             plan: Plan { collective, algorithm, blocks, granule, ranks: parts },
@@ -100,7 +108,8 @@ impl PlanBuilder {
     /// If the rank does not exist or has 65536 areas.
     pub fn scratch(&mut self, rank: Rank, first: u32, count: u32) -> Space {
         let areas = &mut self.plan.ranks[rank.index()].scratch;
-        let space = Space::Scratch(u16::try_from(areas.len()).expect("a rank has at most 65536 scratch areas"));
+        let space =
+            Space::Scratch(u16::try_from(areas.len()).expect("a rank has at most 65536 scratch areas"));
         areas.push(Range::new(space, first, count));
         space
     }
@@ -164,7 +173,14 @@ impl PlanBuilder {
     /// # Panics
     ///
     /// If the rank does not exist or has too many steps.
-    pub fn reduce(&mut self, rank: Rank, dst: Range, operands: &[Operand], post: Post, after: &[After]) -> StepId {
+    pub fn reduce(
+        &mut self,
+        rank: Rank,
+        dst: Range,
+        operands: &[Operand],
+        post: Post,
+        after: &[After],
+    ) -> StepId {
         let srcs = operands.iter().map(|operand| self.source(*operand)).collect();
         let step = self.step(rank, Action::Reduce { dst, srcs, post }, after);
         for (source, operand) in operands.iter().enumerate() {

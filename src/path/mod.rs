@@ -21,6 +21,8 @@ pub mod verify;
 
 pub use builder::{Message, Operand, PlanBuilder, Sent};
 pub use cache::{PlanCache, PlanError};
-pub use plan::{Action, After, Collective, Partition, Plan, Post, Range, RankPlan, Source, Space, Step, StepId};
+pub use plan::{
+    Action, After, Collective, Partition, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
+};
 pub use select::{Algorithm, Choice, Explanation, Facts, Order, Unsupported, build, choose};
 pub use verify::{VerifiedPlan, VerifyError, association, verify};

@@ -77,7 +77,9 @@ impl Algorithm {
     pub const fn supports(self, collective: Collective) -> bool {
         match self {
             Algorithm::MeshOneShot | Algorithm::MeshTwoShot => true,
-            Algorithm::RecursiveDoubling => matches!(collective, Collective::AllReduce | Collective::AllGather),
+            Algorithm::RecursiveDoubling => {
+                matches!(collective, Collective::AllReduce | Collective::AllGather)
+            }
             Algorithm::HalvingDoubling => {
                 matches!(collective, Collective::AllReduce | Collective::ReduceScatter)
             }
@@ -113,7 +115,9 @@ impl fmt::Display for Algorithm {
 
 /// No algorithm has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree")]
+#[error(
+    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree"
+)]
 pub struct UnknownAlgorithm(pub String);
 
 impl FromStr for Algorithm {
@@ -231,7 +235,7 @@ pub enum Unsupported {
     },
 }
 
-fn collective_name(collective: Collective) -> &'static str {
+pub(crate) fn collective_name(collective: Collective) -> &'static str {
     match collective {
         Collective::AllReduce => "all_reduce",
         Collective::AllGather => "all_gather",
@@ -275,8 +279,12 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
             (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank carries its share of the bytes")
         }
-        Collective::Broadcast { .. } => (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes"),
-        _ if ring => (Algorithm::Ring, "many ranks, a large vector, and any order of sums allowed: fewest bytes"),
+        Collective::Broadcast { .. } => {
+            (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes")
+        }
+        _ if ring => {
+            (Algorithm::Ring, "many ranks, a large vector, and any order of sums allowed: fewest bytes")
+        }
         Collective::AllReduce if bytes <= facts.doubling_bytes_max => {
             (Algorithm::RecursiveDoubling, "many ranks and a small vector: fewest rounds")
         }
@@ -406,5 +414,86 @@ impl fmt::Display for Explanation {
         )?;
         writeln!(f, "cost: {}", self.cost)?;
         write!(f, "bits: {}", self.guarantee)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rank::Rank;
+
+    fn chosen(world: u32, bytes: u64, order: Order) -> Algorithm {
+        let facts = Facts { order, ..Facts::new(world) };
+        choose(&facts, Collective::AllReduce, bytes, None).unwrap().algorithm
+    }
+
+    #[test]
+    fn few_ranks_use_the_mesh_and_many_a_tree() {
+        assert_eq!(chosen(2, 32 << 10, Order::Fixed), Algorithm::MeshOneShot);
+        assert_eq!(chosen(3, 32 << 10, Order::Fixed), Algorithm::MeshTwoShot);
+        assert_eq!(chosen(8, 16 << 10, Order::Fixed), Algorithm::MeshOneShot);
+        assert_eq!(chosen(9, 16 << 10, Order::Fixed), Algorithm::RecursiveDoubling);
+        assert_eq!(chosen(9, 1 << 30, Order::Fixed), Algorithm::HalvingDoubling);
+        assert_eq!(chosen(9, 1 << 30, Order::Any), Algorithm::Ring);
+        assert_eq!(chosen(9, 100_000, Order::Any), Algorithm::HalvingDoubling);
+    }
+
+    #[test]
+    fn a_forced_algorithm_is_taken_or_refused() {
+        let facts = Facts::new(4);
+        let forced = |collective, algorithm| choose(&facts, collective, 1, Some(algorithm));
+        assert_eq!(forced(Collective::AllReduce, Algorithm::Ring).unwrap().algorithm, Algorithm::Ring);
+        let refused = forced(Collective::Broadcast { root: Rank(0) }, Algorithm::Ring).unwrap_err();
+        assert_eq!(refused.to_string(), "ring has no broadcast");
+        assert!(forced(Collective::Broadcast { root: Rank(4) }, Algorithm::BinomialTree).is_err());
+        assert!(choose(&Facts::new(65), Collective::AllReduce, 1, None).is_err());
+        assert!(choose(&Facts::new(0), Collective::AllReduce, 1, None).is_err());
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        let unknown = "mesh".parse::<Algorithm>().unwrap_err().to_string();
+        assert!(Algorithm::ALL.iter().all(|algorithm| unknown.contains(algorithm.name())));
+    }
+
+    #[test]
+    fn every_fact_is_in_the_hash() {
+        let facts = Facts::new(4);
+        let changed = [
+            Facts { world: 5, ..facts },
+            Facts { mesh_ranks_max: 9, ..facts },
+            Facts { one_shot_bytes_max: 1, ..facts },
+            Facts { doubling_bytes_max: 1, ..facts },
+            Facts { order: Order::Any, ..facts },
+        ];
+        for other in changed {
+            assert_ne!(facts.hash(), other.hash());
+            let differ = facts.entries().into_iter().zip(other.entries()).filter(|(one, other)| one != other);
+            assert_eq!(differ.count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_can_be_built_is_what_is_supported() {
+        let root = Collective::Broadcast { root: Rank(1) };
+        for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, root] {
+            for algorithm in Algorithm::ALL {
+                assert_eq!(build(algorithm, collective, 4).is_ok(), algorithm.supports(collective));
+            }
+        }
+    }
+
+    #[test]
+    fn an_explanation_counts_what_is_sent() {
+        let choice = choose(&Facts::new(4), Collective::AllReduce, 1 << 20, None).unwrap();
+        let plan = build(choice.algorithm, Collective::AllReduce, 4).unwrap();
+        let explanation = Explanation::new(choice, &plan, 1 << 18, 4);
+        assert_eq!((explanation.messages, explanation.bytes), (6, 6 << 18));
+        let text = explanation.to_string();
+        assert!(text.starts_with("all_reduce by mesh-two-shot: few ranks and a large vector"), "{text}");
+        assert!(text.contains("sums are in rank order"), "{text}");
     }
 }

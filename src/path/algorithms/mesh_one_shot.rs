@@ -8,9 +8,7 @@
 //!
 //! Every sum is in rank order, as in [`mesh_two_shot`]: both give the same bits.
 //!
-//! Source: Sameer Kumar and others, "Optimization of Applications with Non-blocking Neighborhood Collectives via
-//! Multisends on the Blue Gene/P Supercomputer" (2010) for direct exchange on a mesh; NVIDIA's TensorRT-LLM (2023)
-//! has it as the "one-shot" all-reduce.
+//! Source: NVIDIA, "TensorRT-LLM", custom all-reduce kernels (2023), which has it as the "one-shot" strategy.
 
 use crate::path::algorithms::{GRANULE, mesh_two_shot};
 use crate::path::builder::{Operand, PlanBuilder, Sent};
@@ -100,7 +98,9 @@ impl Exchange {
     /// What `rank` gets from all, with its own contribution at its place.
     pub(super) fn in_rank_order(&self, rank: u32, own: Range) -> Vec<Operand> {
         (0..self.n)
-            .map(|from| self.get(from, rank).map_or(Operand::Local(own), |sent| Operand::Message(sent.message)))
+            .map(|from| {
+                self.get(from, rank).map_or(Operand::Local(own), |sent| Operand::Message(sent.message))
+            })
             .collect()
     }
 

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | all_reduce | 2α(n−1) + 2β(n−1)m/n + γ(n−1)m/n; the messages of a half are independent |
 //! | reduce_scatter, all_gather | its halves |
-//! | broadcast | α(n−1) + β(n−1)m/n at the root, then as much at every other rank |
+//! | broadcast | 2α(n−1) + 2β(n−1)m/n at the root, half of it at every other rank |
 //!
 //! Every sum is in rank order, as in [`mesh_one_shot`](super::mesh_one_shot): both give the same bits.
 //!
 //! Source: Rolf Rabenseifner, "Optimization of Collective Reduction Operations" (2004) for all-reduce as
-//! reduce-scatter and all-gather; Robert van de Geijn and others, "Building a High-Performance Collective
-//! Communication Library" (1994) for broadcast as scatter and all-gather; NVIDIA's TensorRT-LLM (2023) has it as
-//! the "two-shot" all-reduce.
+//! reduce-scatter and all-gather; Mike Barnett and others, "Building a High-Performance Collective Communication
+//! Library" (1994) for broadcast as scatter and all-gather; NVIDIA, "TensorRT-LLM", custom all-reduce kernels (2023),
+//! which has it as the "two-shot" strategy.
 
 use crate::path::algorithms::GRANULE;
 use crate::path::algorithms::mesh_one_shot::{Exchange, peers};

@@ -40,7 +40,8 @@ pub fn all_reduce(n: u32) -> Plan {
     let core = Core::new(n);
     let mut sums: Vec<Sum> = (0..core.size()).map(|j| Sum::start(&mut plan, core, j)).collect();
     for level in 0..core.levels {
-        let sent: Vec<Sent> = (0..core.size()).map(|j| sums[j as usize].send(&mut plan, core, j, level)).collect();
+        let sent: Vec<Sent> =
+            (0..core.size()).map(|j| sums[j as usize].send(&mut plan, core, j, level)).collect();
         for j in 0..core.size() {
             let message = sent[(j ^ 1 << level) as usize].message;
             sums[j as usize].add(&mut plan, core, j, level, Operand::Message(message));

@@ -167,7 +167,9 @@ pub enum VerifyError {
         message: u16,
     },
     /// A message and its consumer speak of different blocks.
-    #[error("rank {rank}, step {step}: takes message {message} from rank {from} for other blocks than are sent")]
+    #[error(
+        "rank {rank}, step {step}: takes message {message} from rank {from} for other blocks than are sent"
+    )]
     MessageBlocks {
         /// Whose step.
         rank: Rank,
@@ -191,7 +193,9 @@ pub enum VerifyError {
         chain: String,
     },
     /// Two steps of a rank use the same block, one writes it, and nothing orders them.
-    #[error("rank {rank}: steps {first} and {second} race for block {block} of {space:?}, and step {writer} writes it")]
+    #[error(
+        "rank {rank}: steps {first} and {second} race for block {block} of {space:?}, and step {writer} writes it"
+    )]
     Race {
         /// Whose steps.
         rank: Rank,

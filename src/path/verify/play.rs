@@ -66,12 +66,14 @@ struct Player<'a> {
     finished: Vec<(Rank, StepId)>,
 }
 
-/// Why a step can't move.
-enum Wait {
-    Step(Rank, StepId),
+/// Whether a step can move, and if not, which step has to move first.
+enum State {
+    Finished,
+    Ready,
+    After(Rank, StepId),
     /// For the message that this step sends.
     Message(Rank, StepId),
-    /// For the link, which this step's message has.
+    /// For the link, on which this step's message is.
     Link(Rank, StepId),
 }
 
@@ -102,43 +104,47 @@ impl<'a> Player<'a> {
     }
 
     fn advance(&mut self, rank: Rank, step: StepId) {
-        while matches!(self.wait(rank, step), Some(None)) {
+        while matches!(self.state(rank, step), State::Ready) {
             self.move_on(rank, step);
         }
     }
 
-    /// `None` if the step is finished, `Some(None)` if it can move, else what it waits for.
-    fn wait(&self, rank: Rank, step: StepId) -> Option<Option<Wait>> {
-        let at = (rank.index(), step as usize);
-        let what = &self.plan.ranks[at.0].steps[at.1];
+    /// The state of a step; a send is finished when all of it has started.
+    fn state(&self, rank: Rank, step: StepId) -> State {
+        let what = &self.plan.ranks[rank.index()].steps[step as usize];
         let is_send = matches!(what.action, Action::Send { .. });
-        let next = if is_send { self.started[at.0][at.1] } else { self.done[at.0][at.1] };
+        let moved = if is_send { &self.started } else { &self.done };
+        let next = moved[rank.index()][step as usize];
         if next == self.chunks {
-            return None;
+            return State::Finished;
         }
         let unmet = what.after.iter().find(|after| {
             let needed = if matches!(after, After::Stream(_)) { next + 1 } else { self.chunks };
-            self.done[at.0][after.step() as usize] < needed
+            self.done[rank.index()][after.step() as usize] < needed
         });
         if let Some(after) = unmet {
-            return Some(Some(Wait::Step(rank, after.step())));
+            return State::After(rank, after.step());
         }
         if let Action::Send { to, message, .. } = what.action {
-            return Some(self.link_wait(rank, step, to, message));
+            return self.link_state(rank, step, to, message);
         }
-        Some(what.action.messages_in().find_map(|(from, message)| {
+        let unsent = what.action.messages_in().find_map(|(from, message)| {
             let send = self.wiring.sender(from, rank, message);
-            (self.started[from.index()][send as usize] <= next).then_some(Wait::Message(from, send))
-        }))
+            (self.started[from.index()][send as usize] <= next).then_some((from, send))
+        });
+        unsent.map_or(State::Ready, |(from, send)| State::Message(from, send))
     }
 
-    fn link_wait(&self, rank: Rank, step: StepId, to: Rank, message: u16) -> Option<Wait> {
-        let own = (self.started[rank.index()][step as usize], self.done[rank.index()][step as usize]);
-        if own.0 > own.1 {
-            return Some(Wait::Link(rank, step));
+    fn link_state(&self, rank: Rank, step: StepId, to: Rank, message: u16) -> State {
+        let (started, done) = (&self.started[rank.index()], &self.done[rank.index()]);
+        if started[step as usize] > done[step as usize] {
+            return State::Link(rank, step);
         }
-        let before = message.checked_sub(1).map(|before| self.wiring.sender(rank, to, before))?;
-        (self.done[rank.index()][before as usize] < self.chunks).then_some(Wait::Link(rank, before))
+        let before = message.checked_sub(1).map(|before| self.wiring.sender(rank, to, before));
+        match before {
+            Some(before) if done[before as usize] < self.chunks => State::Link(rank, before),
+            _ => State::Ready,
+        }
     }
 
     fn move_on(&mut self, rank: Rank, step: StepId) {
@@ -183,28 +189,29 @@ impl<'a> Player<'a> {
     fn chain(&self, mut rank: Rank, mut step: StepId) -> String {
         let mut chain = format!("rank {rank} step {step}");
         for _ in 0..CHAIN_MAX {
-            let (next_rank, next, words) = match self.wait(rank, step).flatten() {
-                Some(Wait::Step(rank, step)) => (rank, step, "waits for"),
-                Some(Wait::Message(rank, step)) => (rank, step, "waits for the message of"),
-                // What is on the link has to be taken by the peer.
-                Some(Wait::Link(from, send)) => (from, send, "waits for the link, used by"),
-                // A send that has started all its chunks waits to be released.
-                None => match self.plan.ranks[rank.index()].steps[step as usize].action {
-                    Action::Send { to, message, .. } => {
-                        (to, self.wiring.taker(rank, to, message), "waits to be released by")
-                    }
-                    _ => return chain,
-                },
-            };
-            let stuck_on_itself = (next_rank, next) == (rank, step);
-            if stuck_on_itself && let Action::Send { to, message, .. } = self.plan.ranks[rank.index()].steps[step as usize].action {
-                (rank, step) = (to, self.wiring.taker(rank, to, message));
-                chain += &format!(", waits to be released by rank {rank} step {step}");
-                continue;
-            }
-            (rank, step) = (next_rank, next);
+            let Some((words, next_rank, next_step)) = self.cause(rank, step) else { break };
+            (rank, step) = (next_rank, next_step);
             chain += &format!(", {words} rank {rank} step {step}");
         }
         chain
+    }
+
+    /// What has to move before this step can come to its end.
+    fn cause(&self, rank: Rank, step: StepId) -> Option<(&'static str, Rank, StepId)> {
+        match self.state(rank, step) {
+            State::Ready => None,
+            State::After(rank, on) => Some(("waits for", rank, on)),
+            State::Message(from, send) => Some(("waits for the message of", from, send)),
+            State::Link(from, send) if send != step => Some(("waits for the link, used by", from, send)),
+            // What it has sent must be taken.
+            State::Link(..) | State::Finished => {
+                match self.plan.ranks[rank.index()].steps[step as usize].action {
+                    Action::Send { to, message, .. } => {
+                        Some(("waits to be released by", to, self.wiring.taker(rank, to, message)))
+                    }
+                    _ => None,
+                }
+            }
+        }
     }
 }

@@ -47,9 +47,10 @@ struct Access {
 fn accesses(part: &RankPlan) -> Vec<Access> {
     let mut all = Vec::new();
     for (step, what) in steps(part) {
-        for (ranges, writes) in
-            [(what.action.local_reads().collect::<Vec<_>>(), false), (what.action.written().into_iter().collect(), true)]
-        {
+        for (ranges, writes) in [
+            (what.action.local_reads().collect::<Vec<_>>(), false),
+            (what.action.written().into_iter().collect(), true),
+        ] {
             let blocks = ranges.iter().flat_map(|range| range.blocks().map(|block| (range.space, block)));
             all.extend(blocks.map(|(space, block)| Access { space, block, writes, step }));
         }

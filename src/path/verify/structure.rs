@@ -1,7 +1,7 @@
 //! Indices, ranges, and the two ends of each message.
 
 use crate::path::plan::{Action, After, Collective, Plan, Range, RankPlan, Space, Step, StepId};
-use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifyError};
+use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError};
 use crate::rank::Rank;
 
 /// Which steps are the two ends of each message.
@@ -19,6 +19,11 @@ struct Ends {
 }
 
 impl Wiring {
+    /// The ends of the messages of a plan that was proved.
+    pub(crate) fn of(plan: &VerifiedPlan) -> Self {
+        check(plan).expect("a verified plan is still right")
+    }
+
     /// The step of `from` that sends this message. It must exist in the plan.
     pub(crate) fn sender(&self, from: Rank, to: Rank, message: u16) -> StepId {
         self.messages[from.index() * self.ranks + to.index()][message as usize].send
@@ -109,16 +114,7 @@ fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), 
             return Err(VerifyError::Blocks { rank, step, range, with });
         }
     }
-    for &after in &what.after {
-        let on = after.step();
-        if on >= step {
-            return Err(VerifyError::Forward { rank, step, after });
-        }
-        let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
-        if matches!(after, After::Stream(_)) && !covered.same_blocks(&range) {
-            return Err(VerifyError::StreamBlocks { rank, step, on });
-        }
-    }
+    check_after(plan, rank, step, what)?;
     let receiver = match what.action {
         Action::Send { to, .. } => Some(to),
         _ => None,
@@ -126,6 +122,20 @@ fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), 
     for peer in receiver.into_iter().chain(what.action.messages_in().map(|(from, _)| from)) {
         if peer == rank || peer.index() >= plan.ranks.len() {
             return Err(VerifyError::Peer { rank, step, peer });
+        }
+    }
+    Ok(())
+}
+
+fn check_after(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), VerifyError> {
+    for &after in &what.after {
+        let on = after.step();
+        if on >= step {
+            return Err(VerifyError::Forward { rank, step, after });
+        }
+        let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
+        if matches!(after, After::Stream(_)) && !covered.same_blocks(&what.action.range()) {
+            return Err(VerifyError::StreamBlocks { rank, step, on });
         }
     }
     Ok(())

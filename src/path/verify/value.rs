@@ -63,9 +63,8 @@ fn check_result(
     block: u32,
     formula: u32,
 ) -> Result<(), VerifyError> {
-    let wrong = |expected: String| {
-        Err(VerifyError::Wrong { rank, block, found: formulas.text(formula), expected })
-    };
+    let wrong =
+        |expected: String| Err(VerifyError::Wrong { rank, block, found: formulas.text(formula), expected });
     let moved = |from: Rank| {
         if formula == formulas.contribution(from) { Ok(()) } else { wrong(format!("rank {from}'s")) }
     };
@@ -179,10 +178,10 @@ impl Memory {
                 Collective::Broadcast { root } => root == rank,
             };
             let output = (0..plan.blocks).map(|block| if holds(block) { own } else { NOTHING }).collect();
-            let scratch = part.scratch.iter().map(|span| Area {
-                first: span.first,
-                cells: vec![NOTHING; span.count as usize],
-            });
+            let scratch = part
+                .scratch
+                .iter()
+                .map(|span| Area { first: span.first, cells: vec![NOTHING; span.count as usize] });
             std::iter::once(Area { first: 0, cells: output }).chain(scratch).collect()
         });
         let cells = cells.collect();

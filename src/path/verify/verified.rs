@@ -82,3 +82,214 @@ pub fn association(plan: &VerifiedPlan, block: u32) -> String {
         .and_then(|wiring| value::formula(plan, &wiring, &play::play(plan, &wiring, 1)?, block));
     formula.expect("a verified plan is still right")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::builder::{Operand, PlanBuilder, Sent};
+    use crate::path::plan::{Action, After, Collective, Post, Range, Space};
+    use crate::rank::Rank;
+
+    const ALL: Range = Range::new(Space::Output, 0, 1);
+    const ZERO: Rank = Rank(0);
+    const ONE: Rank = Rank(1);
+
+    fn block(block: u32) -> Range {
+        Range::new(Space::Output, block, 1)
+    }
+
+    fn all_reduce() -> PlanBuilder {
+        PlanBuilder::new(Collective::AllReduce, "test", 2, 1, 1)
+    }
+
+    fn all_gather(blocks: u32) -> PlanBuilder {
+        PlanBuilder::new(Collective::AllGather, "test", 2, blocks, 1)
+    }
+
+    /// Rank 1 reduces and sends the result back; rank 0 stores it after `after` of its own send.
+    fn there_and_back(
+        after: impl Fn(Sent) -> Vec<After>,
+        operands: impl Fn(Sent) -> Vec<Operand>,
+        post: Post,
+    ) -> Plan {
+        let mut plan = all_reduce();
+        let there = plan.send(ZERO, ONE, ALL, &[]);
+        let reduced = plan.reduce(ONE, ALL, &operands(there), post, &[]);
+        let back = plan.send(ONE, ZERO, ALL, &[After::Stream(reduced)]);
+        plan.place(back.message, ALL, &after(there));
+        plan.build()
+    }
+
+    fn released(sent: Sent) -> Vec<After> {
+        vec![After::Stream(sent.step)]
+    }
+
+    fn both(sent: Sent) -> Vec<Operand> {
+        vec![Operand::Message(sent.message), Operand::Local(ALL)]
+    }
+
+    #[test]
+    fn a_right_plan_is_proved_and_explained() {
+        let plan = verify(there_and_back(released, both, Post::Finish)).unwrap();
+        assert_eq!(association(&plan, 0), "(0 + 1)");
+    }
+
+    #[test]
+    fn hearing_from_the_peer_does_not_release_what_was_lent() {
+        let plan = there_and_back(|_| Vec::new(), both, Post::Finish);
+        let race =
+            VerifyError::Race { rank: ZERO, first: 0, second: 1, writer: 1, space: Space::Output, block: 0 };
+        assert_eq!(verify(plan), Err(race));
+    }
+
+    #[test]
+    fn a_release_does_not_tell_that_the_peer_has_taken_it() {
+        let mut plan = PlanBuilder::new(Collective::Broadcast { root: ZERO }, "test", 2, 1, 1);
+        let scratch = Range { space: plan.scratch(ONE, 0, 1), ..ALL };
+        let first = plan.send(ZERO, ONE, ALL, &[]);
+        let second = plan.send(ZERO, ONE, ALL, &[After::Whole(first.step)]);
+        plan.place(first.message, scratch, &[]);
+        let placed = plan.place(second.message, scratch, &[]);
+        plan.copy(ONE, scratch, ALL, &[After::Stream(placed)]);
+        assert!(matches!(
+            verify(plan.build()),
+            Err(VerifyError::Race { rank: ONE, first: 0, second: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn an_answer_orders_the_steps_of_the_rank_that_gave_the_cause() {
+        let plan = |answers: bool| {
+            let mut plan = all_gather(2);
+            let scratch = Range { space: plan.scratch(ONE, 0, 1), ..block(0) };
+            let first = plan.send(ZERO, ONE, block(0), &[]);
+            let placed = plan.place(first.message, scratch, &[]);
+            let after: &[After] = if answers { &[After::Whole(placed)] } else { &[] };
+            let answer = plan.send(ONE, ZERO, block(1), after);
+            let heard = plan.place(answer.message, block(1), &[]);
+            let second = plan.send(ZERO, ONE, block(0), &[After::Whole(heard)]);
+            let placed = plan.place(second.message, scratch, &[]);
+            plan.copy(ONE, scratch, block(0), &[After::Stream(placed)]);
+            verify(plan.build())
+        };
+        assert!(plan(true).is_ok());
+        assert!(matches!(plan(false), Err(VerifyError::Race { rank: ONE, .. })));
+    }
+
+    #[test]
+    fn waiting_in_a_circle_is_a_deadlock_and_the_circle_is_named() {
+        let mut plan = all_gather(2);
+        let messages = [plan.message(ZERO, ONE), plan.message(ONE, ZERO)];
+        let placed = [plan.place(messages[1], block(1), &[]), plan.place(messages[0], block(0), &[])];
+        plan.send_as(messages[0], block(0), &[After::Whole(placed[0])]);
+        plan.send_as(messages[1], block(1), &[After::Whole(placed[1])]);
+        let Err(VerifyError::Deadlock { chain, .. }) = verify(plan.build()) else { panic!("no deadlock") };
+        let start = "rank 0 step 0, waits for the message of rank 1 step 1, waits for rank 1 step 0, waits for the \
+                     message of rank 0 step 1";
+        assert!(chain.starts_with(start), "{chain}");
+    }
+
+    #[test]
+    fn messages_taken_against_their_order_are_a_deadlock_on_the_weakest_link() {
+        let plan = |reversed: bool| {
+            let mut plan = all_gather(4);
+            let sent = [0, 1].map(|b| plan.send(ZERO, ONE, block(b), &[]));
+            let order = if reversed { [1, 0] } else { [0, 1] };
+            let first = plan.place(sent[order[0]].message, block(order[0] as u32), &[]);
+            plan.place(sent[order[1]].message, block(order[1] as u32), &[After::Whole(first)]);
+            let pair = Range::new(Space::Output, 2, 2);
+            let back = plan.send(ONE, ZERO, pair, &[]);
+            plan.place(back.message, pair, &[]);
+            verify(plan.build())
+        };
+        assert!(plan(false).is_ok());
+        assert!(matches!(plan(true), Err(VerifyError::Deadlock { .. })));
+    }
+
+    #[test]
+    fn contributions_are_counted() {
+        let twice = |sent| [both(sent), vec![Operand::Local(ALL)]].concat();
+        let error = verify(there_and_back(released, twice, Post::Finish));
+        assert_eq!(error, Err(VerifyError::Twice { rank: ONE, step: 0, block: 0, contributor: ONE }));
+        let lost = |sent| both(sent)[..1].to_vec();
+        let error = verify(there_and_back(released, lost, Post::Finish));
+        assert!(matches!(error, Err(VerifyError::Wrong { rank: ZERO, block: 0, .. })));
+    }
+
+    #[test]
+    fn a_sum_is_finished_once() {
+        let error = verify(there_and_back(released, both, Post::None));
+        assert_eq!(error, Err(VerifyError::Unfinished { rank: ZERO, block: 0 }));
+        let mut plan = all_reduce();
+        let there = plan.send(ZERO, ONE, ALL, &[]);
+        let reduced = plan.reduce(ONE, ALL, &both(there), Post::Finish, &[]);
+        let again = plan.reduce(ONE, ALL, &[Operand::Local(ALL)], Post::Finish, &[After::Stream(reduced)]);
+        let back = plan.send(ONE, ZERO, ALL, &[After::Stream(again)]);
+        plan.place(back.message, ALL, &released(there));
+        assert_eq!(verify(plan.build()), Err(VerifyError::Finished { rank: ONE, step: 1, block: 0 }));
+    }
+
+    #[test]
+    fn ranks_must_sum_in_the_same_order() {
+        let mut plan = all_reduce();
+        let mut sent = Vec::new();
+        let mut copies = Vec::new();
+        for (rank, peer) in [(ZERO, ONE), (ONE, ZERO)] {
+            let copy = Range { space: plan.scratch(rank, 0, 1), ..ALL };
+            let copied = plan.copy(rank, ALL, copy, &[]);
+            sent.push(plan.send(rank, peer, copy, &[After::Stream(copied)]));
+            copies.push((copy, copied));
+        }
+        for rank in [ZERO, ONE] {
+            let (copy, copied) = copies[rank.index()];
+            let own_first = [Operand::Local(copy), Operand::Message(sent[1 - rank.index()].message)];
+            plan.reduce(rank, ALL, &own_first, Post::Finish, &[After::Stream(copied)]);
+        }
+        let differs =
+            VerifyError::Differs { rank: ONE, block: 0, found: "(1 + 0)".into(), expected: "(0 + 1)".into() };
+        assert_eq!(verify(plan.build()), Err(differs));
+    }
+
+    #[test]
+    fn what_holds_nothing_can_not_be_read() {
+        let mut plan = PlanBuilder::new(Collective::Broadcast { root: ZERO }, "test", 2, 1, 1);
+        let scratch = Range { space: plan.scratch(ZERO, 0, 1), ..ALL };
+        let sent = plan.send(ZERO, ONE, scratch, &[]);
+        plan.place(sent.message, ALL, &[]);
+        let undefined = VerifyError::Undefined { rank: ZERO, step: 0, space: Space::Scratch(0), block: 0 };
+        assert_eq!(verify(plan.build()), Err(undefined));
+    }
+
+    #[test]
+    fn the_structure_is_checked_first() {
+        let right = there_and_back(released, both, Post::Finish);
+        let refused = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = right.clone();
+            change(&mut plan);
+            verify(plan).expect_err("it is broken")
+        };
+        use VerifyError as E;
+        assert!(matches!(refused(&|plan| plan.ranks.clear()), E::Ranks { ranks: 0 }));
+        assert!(matches!(refused(&|plan| plan.ranks.resize(65, Default::default())), E::Ranks { ranks: 65 }));
+        assert!(matches!(refused(&|plan| plan.blocks = 0), E::Cut { .. }));
+        assert!(matches!(refused(&|plan| plan.blocks = u32::MAX), E::Cut { .. }));
+        assert!(matches!(refused(&|plan| plan.granule = 0), E::Cut { .. }));
+        let root = Collective::Broadcast { root: Rank(2) };
+        assert!(matches!(refused(&|plan| plan.collective = root), E::Root { .. }));
+        assert!(matches!(refused(&|plan| plan.ranks[0].scratch.push(ALL)), E::Scratch { .. }));
+        let forward = vec![After::Whole(0)];
+        assert!(matches!(refused(&|plan| plan.ranks[0].steps[0].after = forward.clone()), E::Forward { .. }));
+        let place = |dst| Action::Place { from: ONE, message: 0, dst };
+        let with = |action: Action| refused(&|plan| plan.ranks[0].steps[1].action = action.clone());
+        assert!(matches!(with(place(block(1))), E::OutOfRange { .. }));
+        assert!(matches!(with(place(Range { count: u32::MAX, ..ALL })), E::OutOfRange { .. }));
+        assert!(matches!(with(place(Range { space: Space::Input, ..ALL })), E::InputWritten { .. }));
+        assert!(matches!(with(Action::Copy { src: ALL, dst: ALL }), E::Blocks { .. }));
+        assert!(matches!(with(Action::Place { from: ZERO, message: 0, dst: ALL }), E::Peer { .. }));
+        assert!(matches!(with(Action::Place { from: ONE, message: 1, dst: ALL }), E::Unsent { .. }));
+        assert!(matches!(with(Action::Send { to: ONE, message: 0, src: ALL }), E::MessageOrder { .. }));
+        assert!(matches!(with(Action::Send { to: ONE, message: 1, src: ALL }), E::Untaken { .. }));
+        let srcs = Vec::new();
+        assert!(matches!(with(Action::Reduce { dst: ALL, srcs, post: Post::None }), E::Sources { .. }));
+    }
+}

@@ -1,1 +1,0 @@
-//! A plan as a table and as a picture.
