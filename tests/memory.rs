@@ -8,6 +8,8 @@ fn world<R: Send + 'static>(n: usize, act: impl Fn(Communicator) -> R + Send + C
         .into_iter()
         .map(|comm| {
             let act = act.clone();
+            let mut comm = comm;
+            comm.set_deadline(std::time::Duration::from_secs(3));
             std::thread::spawn(move || act(comm))
         })
         .collect();

@@ -24,7 +24,7 @@ use super::service;
 use crate::buffer::pool::Pool;
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
-use crate::runtime::poller::Poller;
+use crate::runtime::poller::{Alarm, Poller};
 use crate::runtime::spin::{self, SpinPolicy};
 
 /// Calls that wait for whoever drives; more delay their caller.
@@ -180,6 +180,9 @@ thread_local! {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     };
+    /// What wakes this thread while it waits, blocked.
+    static ALARM: Option<(Alarm, Waker)> =
+        Alarm::new().ok().map(|alarm| (alarm.clone(), Waker::from(Arc::new(alarm))));
 }
 
 impl Shared {
@@ -396,24 +399,32 @@ impl Shared {
     }
 
     fn block_on(self: &Arc<Self>, op: &Arc<Op>) {
-        let interrupt = Waker::from(Arc::new(Interrupt(self.poller.clone())));
         let mut wait = Wait::default();
         while !op.is_done() {
-            op.register(&interrupt);
             if self.look(op, &mut wait) || op.is_done() {
                 continue;
             }
-            self.add_parked(op);
-            if let Some(hub) = &self.hub {
-                hub.park(self.me);
-            }
-            let moved = self.drive_with(true, true, true) || self.was_called();
-            if !moved && !op.is_done() {
-                self.poller.wait(None);
-                self.drive_with(true, true, true);
-            }
+            ALARM.with(|alarm| match alarm {
+                Some((alarm, waker)) => self.sleep_blocked(op, alarm, waker),
+                // No descriptor for an alarm: look on.
+                None => spin::yield_processor(),
+            });
         }
         self.wake_leader();
+    }
+
+    fn sleep_blocked(&self, op: &Arc<Op>, alarm: &Alarm, waker: &Waker) {
+        alarm.silence();
+        op.register(waker);
+        self.add_parked(op);
+        if let Some(hub) = &self.hub {
+            hub.park(self.me);
+        }
+        let moved = self.drive_with(true, true, true) || self.was_called();
+        if !moved && !op.is_done() {
+            self.poller.wait(alarm);
+            self.drive_with(true, true, true);
+        }
     }
 
     // --- for the service thread
@@ -488,13 +499,5 @@ impl Wake for Shared {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_leader();
         self.interrupt_service();
-    }
-}
-
-struct Interrupt(Poller);
-
-impl Wake for Interrupt {
-    fn wake(self: Arc<Self>) {
-        self.0.interrupt();
     }
 }

@@ -11,6 +11,32 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
+/// Wakes one thread that waits, blocked. Only that thread takes the call, so it can't be taken by others who look at
+/// the same poll set.
+#[derive(Debug, Clone)]
+pub(crate) struct Alarm(Arc<OwnedFd>);
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Alarm(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Forgets earlier calls.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl std::task::Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+}
+
 /// Token of the descriptor that interrupts a sleeper.
 const INTERRUPT: u64 = u64::MAX;
 
@@ -59,12 +85,11 @@ impl Poller {
         }
     }
 
-    /// Blocks until something happens, somebody interrupts, or the time is up. Nothing is taken.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) {
-        let limit = timeout.map(timespec);
-        let mut fds = [PollFd::from_borrowed_fd(self.set.as_fd(), PollFlags::IN)];
+    /// Blocks until something happens or the alarm rings. Nothing is taken.
+    pub(crate) fn wait(&self, alarm: &Alarm) {
+        let fds = [&self.set, &alarm.0].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         // Interrupted by a signal or not: callers look again in any case.
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        let _ = rustix::event::poll(&mut { fds }, None);
     }
 
     /// Blocks until something happens in any of the sets, or the time is up. Nothing is taken.
@@ -81,7 +106,7 @@ impl Poller {
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
     }
 
-    /// Ends a [`wait`](Self::wait), now or the next one.
+    /// Ends a [`wait_any`](Self::wait_any), the present or the next one.
     pub(crate) fn interrupt(&self) {
         let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
     }
