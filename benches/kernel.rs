@@ -7,7 +7,7 @@
 #[allow(dead_code, reason = "only sizes and names are of use here")]
 #[path = "../src/element.rs"]
 mod element;
-#[allow(dead_code, reason = "its tests have no harness here")]
+#[allow(dead_code, unused_imports, unused_macros, reason = "its tests have no harness here")]
 #[path = "../src/kernel/mod.rs"]
 mod kernel;
 

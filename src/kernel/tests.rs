@@ -229,7 +229,7 @@ fn special_values_agree<T: Reference>() {
     let (left, right): (Vec<T>, Vec<T>) = pairs.unzip();
     let third: Vec<T> = special.iter().cycle().skip(3).take(left.len()).copied().collect();
     for reduction in reductions::<T>(2) {
-        check(reduction, &[left.clone()], 1, &[None]);
+        check(reduction, std::slice::from_ref(&left), 1, &[None]);
         check(reduction, &[left.clone(), right.clone()], 0, &[None]);
         check(reduction, &[left.clone(), right.clone(), third.clone()], 0, &[Some(2)]);
     }
@@ -246,7 +246,7 @@ fn all_halves<T: Reference>() {
     let mut noise = Noise(3);
     let partners = noise.elements(all.len());
     for reduction in reductions::<T>(2) {
-        check(reduction, &[all.clone()], 0, &[None]);
+        check(reduction, std::slice::from_ref(&all), 0, &[None]);
         check(reduction, &[all.clone(), partners.clone()], 0, &[None]);
     }
 }
@@ -333,7 +333,7 @@ fn level_names_the_best_available() {
 #[test]
 fn copy_copies() {
     let from: Vec<u8> = (0..100).collect();
-    let mut to = vec![0; 100];
+    let mut to = [0; 100];
     // SAFETY: 99 bytes from 1 on are inside both vectors.
     unsafe { super::copy(to[1..].as_mut_ptr(), from[1..].as_ptr(), 99) };
     assert_eq!((to[0], &to[1..]), (0, &from[1..]));
