@@ -12,9 +12,8 @@ pub(super) trait Lane: Copy {
     /// Any value; it pads.
     const ZERO: Self;
 
-    /// Elements of the user in one of these.
-    const ELEMENTS: usize = 1;
-
+    /// Whatever order the lanes come in, `narrow` puts them back.
+    ///
     /// # Safety
     /// The CPU has the instruction set.
     unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Self::Wide; N];

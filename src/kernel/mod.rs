@@ -2,9 +2,10 @@
 //!
 //! The only entry is [`reduce`]; run-time dispatch picks the instruction set once per process.
 //!
-//! - `sweep`: the one loop over memory, and the instruction sets it is compiled for.
+//! - `sweep`: the one loop over memory; what an instruction set provides; the baseline.
+//! - `avx2`: the other instruction set. AVX-512 needs Rust 1.89.
 //! - `lane`: how elements are widened for arithmetic and narrowed again, and the reductions of one element.
-//! - `narrow`: `f16` and `bf16`.
+//! - `narrow`: `f16` and `bf16`, widened to `f32`, combined over all sources, divided, and rounded once.
 //!
 //! **Same bits everywhere.** A result depends on the inputs of its element alone: not on the instruction set, the
 //! alignment, the position in a vector or in the tail, nor on how a caller slices a range. IEEE 754 arithmetic grants
@@ -13,6 +14,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod lane;
 mod narrow;
 mod sweep;
@@ -22,8 +25,8 @@ mod tests;
 use std::sync::OnceLock;
 
 use crate::element::{DType, ReduceOp};
-use lane::{Lane, Max, Min, Op, Prod, Sum};
-use narrow::{BrainPair, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
+use lane::{Lane, Max, Min, Prod, Sum};
+use narrow::{Brain, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
 use sweep::{Baseline, Job, Level, Sweep};
 
 /// Most sources of one call.
@@ -34,7 +37,7 @@ pub(crate) const SOURCES_MAX: usize = 64;
 pub(crate) struct Reduction {
     pub dtype: DType,
     pub op: ReduceOp,
-    /// Divide by this at the end (`Avg` in its last step); 1 otherwise.
+    /// Divide by this at the end (`Avg` in its last step); 1 otherwise. Never 0.
     pub divisor: u32,
 }
 
@@ -90,18 +93,18 @@ fn available() -> Vec<Dispatch> {
     let mut levels = vec![Dispatch::of::<Baseline>()];
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-        levels.push(Dispatch::of::<sweep::Avx2>());
+        levels.push(Dispatch::of::<avx2::Avx2>());
     }
     levels
 }
 
-// Lanes per turn of the loop, chosen so that the accumulators of a turn fill four registers of 32 bytes.
+// The lanes per turn of the loop are chosen so that their accumulators fill four registers of 32 bytes.
 fn select<L: Level>(reduction: Reduction) -> Sweep {
     match reduction.dtype {
         DType::F32 => arithmetic::<L, f32, 32>(reduction),
         DType::F64 => arithmetic::<L, f64, 16>(reduction),
         DType::F16 => floating16::<L, Half, LowestHalf, HighestHalf>(reduction),
-        DType::BF16 => floating16::<L, BrainPair, LowestBrain, HighestBrain>(reduction),
+        DType::BF16 => floating16::<L, Brain, LowestBrain, HighestBrain>(reduction),
         DType::I8 => arithmetic::<L, i8, 128>(reduction),
         DType::I16 => arithmetic::<L, i16, 64>(reduction),
         DType::I32 => arithmetic::<L, i32, 32>(reduction),
@@ -126,7 +129,7 @@ fn floating16<L: Level, T: Lane, Lowest: Lane, Highest: Lane>(reduction: Reducti
     match reduction.op {
         ReduceOp::Min => L::sweep::<Lowest, Min, 64, false>(),
         ReduceOp::Max => L::sweep::<Highest, Max, 64, false>(),
-        _ => summation::<L, T, 16>(reduction),
+        _ => summation::<L, T, 32>(reduction),
     }
 }
 
@@ -134,7 +137,7 @@ fn summation<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
     match (reduction.op, reduction.divisor) {
         (ReduceOp::Prod, _) => L::sweep::<T, Prod, N, false>(),
         (_, 1) => L::sweep::<T, Sum, N, false>(),
-        _ => L::sweep::<T, Sum, 16, true>(),
+        _ => L::sweep::<T, Sum, N, true>(),
     }
 }
 

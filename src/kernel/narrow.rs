@@ -2,28 +2,23 @@
 
 #![allow(unsafe_code)]
 
-use super::lane::{Lane, Number};
+use super::lane::Lane;
 use super::sweep::{Level, by_lane};
-
-/// The upper half of 32 bits.
-const UPPER: u32 = 0xffff_0000;
 
 const F16_INFINITY: i16 = 0x7c00;
 const BF16_INFINITY: i16 = 0x7f80;
+/// The canonical NaN of `bf16`, widened.
+pub(super) const BF16_NAN_WIDE: u32 = (nan(BF16_INFINITY) as u32) << 16;
 
 /// An `f16` for arithmetic.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Half(u16);
 
-/// Two neighbouring `bf16` for arithmetic. In pairs they are widened and narrowed without a move between lanes.
+/// A `bf16` for arithmetic.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct BrainPair(u32);
-
-/// [`BrainPair`] widened: the number in the upper half and the one in the lower half of the 32 bits.
-#[derive(Clone, Copy)]
-pub(super) struct Wide2(f32, f32);
+pub(super) struct Brain(u16);
 
 impl Lane for Half {
     type Wide = f32;
@@ -43,52 +38,27 @@ impl Lane for Half {
     }
 }
 
-impl Lane for BrainPair {
-    type Wide = Wide2;
-    const ZERO: Self = BrainPair(0);
-    const ELEMENTS: usize = 2;
+impl Lane for Brain {
+    type Wide = f32;
+    const ZERO: Self = Brain(0);
 
     #[inline(always)]
-    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [Wide2; N] {
-        by_lane(|lane| Wide2(f32::from_bits(lanes[lane].0 & UPPER), f32::from_bits(lanes[lane].0 << 16)))
+    unsafe fn widen<L: Level, const N: usize>(lanes: [Self; N]) -> [f32; N] {
+        // SAFETY: the caller's promise.
+        unsafe { L::bf16_widen(by_lane(|lane| lanes[lane].0)) }
     }
 
     #[inline(always)]
-    unsafe fn narrow<L: Level, const N: usize>(wide: [Wide2; N]) -> [Self; N] {
-        by_lane(|lane| BrainPair(bf16_bits(wide[lane].0) & UPPER | bf16_bits(wide[lane].1) >> 16))
-    }
-}
-
-impl Number for Wide2 {
-    #[inline(always)]
-    fn sum(self, other: Self) -> Self {
-        Wide2(self.0 + other.0, self.1 + other.1)
-    }
-
-    #[inline(always)]
-    fn product(self, other: Self) -> Self {
-        Wide2(self.0 * other.0, self.1 * other.1)
-    }
-
-    #[inline(always)]
-    fn lesser(self, other: Self) -> Self {
-        Wide2(self.0.lesser(other.0), self.1.lesser(other.1))
-    }
-
-    #[inline(always)]
-    fn greater(self, other: Self) -> Self {
-        Wide2(self.0.greater(other.0), self.1.greater(other.1))
-    }
-
-    #[inline(always)]
-    fn divide(self, divisor: u32) -> Self {
-        Wide2(self.0.divide(divisor), self.1.divide(divisor))
+    unsafe fn narrow<L: Level, const N: usize>(wide: [f32; N]) -> [Self; N] {
+        // SAFETY: the caller's promise.
+        let brains = unsafe { L::bf16_narrow(wide) };
+        by_lane(|lane| Brain(brains[lane]))
     }
 }
 
 /// A floating-point number of 16 bits for comparisons, as a key that compares as the number does.
 ///
-/// Reading the sign as a two's complement sign and flipping the others bits of negative numbers sorts numbers; NaNs
+/// Reading the sign as a two's complement sign and flipping the other bits of negative numbers sorts numbers; NaNs
 /// come at both ends, as they have signs. Turning the circle of keys a little further brings those of one end to the
 /// other: above all numbers for the maximum (`HIGHEST`), below all for the minimum, so that NaN wins.
 #[derive(Clone, Copy)]
@@ -151,11 +121,17 @@ fn canonical<const INFINITY: i16>(bits: u16) -> u16 {
     if magnitude > INFINITY { const { nan(INFINITY) } } else { bits }
 }
 
-/// The `bf16` in the upper half, and rubbish below. Rounds to nearest even; a NaN becomes the canonical one.
+/// Exact.
 #[inline(always)]
-pub(super) fn bf16_bits(wide: f32) -> u32 {
-    let bits = if wide.is_nan() { u32::from(nan(BF16_INFINITY)) << 16 } else { wide.to_bits() };
-    bits.wrapping_add(0x7fff + (bits >> 16 & 1))
+pub(super) fn bf16_to_f32(brain: u16) -> f32 {
+    f32::from_bits(u32::from(brain) << 16)
+}
+
+/// Rounds to nearest even; a NaN becomes the canonical one.
+#[inline(always)]
+pub(super) fn f32_to_bf16(wide: f32) -> u16 {
+    let bits = if wide.is_nan() { BF16_NAN_WIDE } else { wide.to_bits() };
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// Exact, subnormal numbers included. Straight-line, so that it vectorises.

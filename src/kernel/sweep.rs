@@ -41,11 +41,23 @@ pub(super) trait Level {
     /// The CPU has the instruction set.
     unsafe fn f16_widen<const N: usize>(halves: [u16; N]) -> [f32; N];
 
-    /// Rounds to nearest even.
+    /// Rounds to nearest even; a NaN becomes some NaN.
     ///
     /// # Safety
     /// The CPU has the instruction set.
     unsafe fn f16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N];
+
+    /// Lanes may come in another order.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set.
+    unsafe fn bf16_widen<const N: usize>(brains: [u16; N]) -> [f32; N];
+
+    /// Rounds to nearest even, makes every NaN the canonical one, and undoes the order of `bf16_widen`.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set.
+    unsafe fn bf16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N];
 }
 
 /// What every CPU of the architecture has: SSE2 on x86-64, NEON on AArch64.
@@ -77,54 +89,15 @@ impl Level for Baseline {
     unsafe fn f16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N] {
         by_lane(|lane| narrow::f32_to_f16(floats[lane]))
     }
-}
 
-/// AVX2 with F16C.
-#[cfg(target_arch = "x86_64")]
-pub(super) struct Avx2;
-
-#[cfg(target_arch = "x86_64")]
-impl Level for Avx2 {
-    const NAME: &'static str = "avx2";
-
-    fn sweep<T: Lane, O: Op, const N: usize, const DIVIDE: bool>() -> Sweep {
-        #[target_feature(enable = "avx2,f16c")]
-        unsafe fn avx2<T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
-            // SAFETY: the caller's promises.
-            unsafe { by_sources::<Avx2, T, O, N, DIVIDE>(job) }
-        }
-        avx2::<T, O, N, DIVIDE>
+    #[inline(always)]
+    unsafe fn bf16_widen<const N: usize>(brains: [u16; N]) -> [f32; N] {
+        by_lane(|lane| narrow::bf16_to_f32(brains[lane]))
     }
 
     #[inline(always)]
-    unsafe fn f16_widen<const N: usize>(halves: [u16; N]) -> [f32; N] {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-        const { assert!(N.is_multiple_of(8)) };
-        let mut floats = [0.0; N];
-        for lane in (0..N).step_by(8) {
-            // SAFETY: eight lanes from `lane` on are inside both arrays; the CPU has F16C by the caller's promise.
-            unsafe {
-                let eight = _mm_loadu_si128(halves.as_ptr().add(lane).cast());
-                _mm256_storeu_ps(floats.as_mut_ptr().add(lane), _mm256_cvtph_ps(eight));
-            }
-        }
-        floats
-    }
-
-    #[inline(always)]
-    unsafe fn f16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N] {
-        use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph, _mm256_loadu_ps};
-        const { assert!(N.is_multiple_of(8)) };
-        let mut halves = [0; N];
-        for lane in (0..N).step_by(8) {
-            // SAFETY: eight lanes from `lane` on are inside both arrays; the CPU has F16C by the caller's promise.
-            unsafe {
-                let eight = _mm256_loadu_ps(floats.as_ptr().add(lane));
-                let eight = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(eight);
-                _mm_storeu_si128(halves.as_mut_ptr().add(lane).cast(), eight);
-            }
-        }
-        halves
+    unsafe fn bf16_narrow<const N: usize>(floats: [f32; N]) -> [u16; N] {
+        by_lane(|lane| narrow::f32_to_bf16(floats[lane]))
     }
 }
 
@@ -133,7 +106,7 @@ impl Level for Avx2 {
 /// # Safety
 /// As for [`Sweep`].
 #[inline(always)]
-unsafe fn by_sources<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
+pub(super) unsafe fn by_sources<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
     // SAFETY: the caller's promises; the sources are those of the job.
     unsafe {
         match *job.srcs {
@@ -151,8 +124,7 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
     job: &Job<'_>,
     srcs: &[*const u8],
 ) {
-    let size = size_of::<T>() / T::ELEMENTS;
-    let turns = job.elements / (N * T::ELEMENTS);
+    let turns = job.elements / N;
     for turn in 0..turns {
         // The lanes of a turn are to be vectorised; without the fence LLVM prefers to gather equal lanes of several
         // turns, which is many times slower.
@@ -166,7 +138,7 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
         }
     }
     let at = turns * size_of::<[T; N]>();
-    let rest = job.elements * size - at;
+    let rest = job.elements * size_of::<T>() - at;
     if rest > 0 {
         // SAFETY: the `rest` bytes from `at` on are inside `dst` and every source, and fewer than `N` lanes have.
         unsafe {
