@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
-use burn_backend::{Backend, TensorData, TensorMetadata};
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::{BackendTypes, TensorData, TensorMetadata};
 use burn_collective::{
     AllReduceStrategy, BroadcastStrategy, CollectiveConfig, PeerId, ReduceOperation, all_reduce, broadcast,
     finish_collective, register,
 };
 use burn_flex::Flex;
 
-type Tensor = <Flex as Backend>::FloatTensorPrimitive;
+type Tensor = <Flex as BackendTypes>::FloatTensorPrimitive;
 
 const PROBES: usize = 3;
 const WARM_UPS_MAX: usize = 200;

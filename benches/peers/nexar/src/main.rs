@@ -35,8 +35,10 @@ async fn main() {
         let clients = NexarClient::bootstrap_local(options.ranks as u32, adapter).await.expect("local ranks");
         let tasks: Vec<_> =
             clients.into_iter().map(|client| tokio::spawn(rank_main(options.clone(), client))).collect();
+        // No client may go before the last rank has left its last barrier.
+        let mut finished = Vec::new();
         for task in tasks {
-            task.await.expect("a rank panicked");
+            finished.push(task.await.expect("a rank panicked"));
         }
         std::process::exit(0);
     };
@@ -47,8 +49,8 @@ async fn main() {
         0 => NexarClient::bootstrap_seed(seed, &config, adapter).await,
         _ => NexarClient::bootstrap_join(seed, &config, adapter).await,
     };
-    rank_main(options, client.expect("joining the cluster")).await;
-    // The last rank's barrier may still be on its way when this process goes.
+    let _client = rank_main(options, client.expect("joining the cluster")).await;
+    // The others may still be in the last barrier.
     tokio::time::sleep(Duration::from_millis(100)).await;
     std::process::exit(0);
 }
@@ -105,7 +107,7 @@ struct Rank {
     output: Vec<f32>,
 }
 
-async fn rank_main(options: Options, client: NexarClient) {
+async fn rank_main(options: Options, client: NexarClient) -> NexarClient {
     let rank = client.rank() as usize;
     let sizes = options.sizes.clone();
     let mut this = Rank { options, client, rank, input: Vec::new(), output: Vec::new() };
@@ -115,6 +117,7 @@ async fn rank_main(options: Options, client: NexarClient) {
         this.measure(bytes).await;
     }
     this.client.barrier().await.expect("barrier");
+    this.client
 }
 
 impl Rank {
