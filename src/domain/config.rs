@@ -105,10 +105,16 @@ impl JoinConfig {
             return config(format!("a world has 1 to {WORLD_MAX} ranks, not {world}"));
         }
         if rank.0 >= *world {
-            return config(format!("rank {rank} doesn't exist: a world of {world} has ranks 0 to {}", world - 1));
+            return config(format!(
+                "rank {rank} doesn't exist: a world of {world} has ranks 0 to {}",
+                world - 1
+            ));
         }
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
-            return config(format!("a communicator's name has 1 to {NAME_BYTES_MAX} bytes, not {}", self.name.len()));
+            return config(format!(
+                "a communicator's name has 1 to {NAME_BYTES_MAX} bytes, not {}",
+                self.name.len()
+            ));
         }
         if self.port_range.as_ref().is_some_and(|range| range.is_empty() || *range.start() == 0) {
             return config("the range of data ports is empty or contains port 0: give FIRST-LAST".into());

@@ -88,12 +88,16 @@ fn rendezvous(env: &Env<'_>, world: u32) -> Result<Rendezvous, String> {
     let Some(host) = env.text("MASTER_ADDR") else {
         return match world {
             1 => Ok(Rendezvous::Root { address: String::new() }),
-            _ => Err("MASTER_ADDR is not set: start with a launcher (`hcomm run`, torchrun), or set it".into()),
+            _ => {
+                Err("MASTER_ADDR is not set: start with a launcher (`hcomm run`, torchrun), or set it".into())
+            }
         };
     };
     let port = root_port(env)?;
     let bare_v6 = host.contains(':') && !host.starts_with('[');
-    Ok(Rendezvous::Root { address: if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") } })
+    Ok(Rendezvous::Root {
+        address: if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") },
+    })
 }
 
 fn root_port(env: &Env<'_>) -> Result<u16, String> {
@@ -101,7 +105,8 @@ fn root_port(env: &Env<'_>) -> Result<u16, String> {
         return Ok(port);
     }
     let port = env.required::<u16>("MASTER_PORT")?;
-    let agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let agent_store =
+        env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if agent_store || env.text("TORCHELASTIC_RUN_ID").is_some() {
         return port.checked_add(1).ok_or_else(|| {
             "torchrun keeps MASTER_PORT 65535 busy and there is no port after it: set HCOMM_ROOT_PORT".into()
@@ -137,7 +142,8 @@ impl Env<'_> {
     }
 
     fn show(&self) -> String {
-        let each: Vec<String> = VARIABLES.iter().map(|name| format!("{name}{}", self.show_value(name))).collect();
+        let each: Vec<String> =
+            VARIABLES.iter().map(|name| format!("{name}{}", self.show_value(name))).collect();
         each.join(", ")
     }
 
@@ -155,7 +161,9 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Result<JoinConfig, InitError> {
-        from_lookup(&|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        from_lookup(&|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     fn address(config: &JoinConfig) -> String {
@@ -184,9 +192,13 @@ mod tests {
         assert_eq!(address(&config), "node0:29501");
         let config = with(&base_and(&[("TORCHELASTIC_RUN_ID", "x"), ("HCOMM_ROOT_PORT", "7")])).unwrap();
         assert_eq!(address(&config), "node0:7");
-        let error = with(&base_and(&[("TORCHELASTIC_RUN_ID", "x")]).into_iter().map(|(key, value)| {
-            if key == "MASTER_PORT" { (key, "65535") } else { (key, value) }
-        }).collect::<Vec<_>>()).unwrap_err();
+        let error = with(
+            &base_and(&[("TORCHELASTIC_RUN_ID", "x")])
+                .into_iter()
+                .map(|(key, value)| if key == "MASTER_PORT" { (key, "65535") } else { (key, value) })
+                .collect::<Vec<_>>(),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("HCOMM_ROOT_PORT"), "{error}");
     }
 
@@ -211,7 +223,13 @@ mod tests {
             &[("RANK", "-1"), ("WORLD_SIZE", "4")],
             &[("RANK", "0"), ("WORLD_SIZE", "2")],
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
-            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")],
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", "1"),
+                ("MASTER_ADDR", "a"),
+                ("MASTER_PORT", "1"),
+            ],
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("HCOMM_RENDEZVOUS", "udp:1")],
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_PORT_RANGE", "5")],
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_TOKEN", &secret)],

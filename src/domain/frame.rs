@@ -151,7 +151,14 @@ mod tests {
     fn hello() -> impl Strategy<Value = Hello> {
         let kind = prop_oneof![Just(Kind::Control), Just(Kind::Fast), Just(Kind::Bulk)];
         let parts = (any::<u16>(), any::<bool>(), kind, any::<u32>(), any::<u32>(), any::<[u8; 32]>());
-        parts.prop_map(|(version, token, kind, from, to, nonce)| Hello { version, token, kind, from, to, nonce })
+        parts.prop_map(|(version, token, kind, from, to, nonce)| Hello {
+            version,
+            token,
+            kind,
+            from,
+            to,
+            nonce,
+        })
     }
 
     proptest! {
@@ -179,7 +186,8 @@ mod tests {
     #[test]
     fn the_hello_is_frozen() {
         let hello = Hello { version: 1, token: true, kind: Kind::Bulk, from: 2, to: 3, nonce: [9; 32] };
-        let mut expected = b"\x89hcomm\r\n\x01\0\x01\0\x03\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+        let mut expected =
+            b"\x89hcomm\r\n\x01\0\x01\0\x03\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0".to_vec();
         expected.extend([9; 32]);
         assert_eq!(hello.encode().to_vec(), expected);
     }

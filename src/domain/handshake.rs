@@ -46,7 +46,8 @@ where
     let sent = ours.encode();
     stream.write_all(&sent).await?;
     let seen = read::<HELLO_BYTES, S>(stream).await?;
-    let theirs = Hello::decode(&seen).ok_or_else(|| Refusal::Stranger("it is not an hcomm process".into()))?;
+    let theirs =
+        Hello::decode(&seen).ok_or_else(|| Refusal::Stranger("it is not an hcomm process".into()))?;
     stream.write_all(&key.prove(CONNECTOR, &[&sent, &seen])).await?;
     let answer = read::<ANSWER_BYTES, S>(stream).await?;
     let answer = Answer::decode(&answer).ok_or_else(|| Refusal::Stranger("its answer is unknown".into()))?;
@@ -80,7 +81,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let seen = read::<HELLO_BYTES, S>(stream).await?;
-    let theirs = Hello::decode(&seen).ok_or_else(|| Refusal::Stranger("it is not an hcomm process".into()))?;
+    let theirs =
+        Hello::decode(&seen).ok_or_else(|| Refusal::Stranger("it is not an hcomm process".into()))?;
     let sent = ours.encode();
     stream.write_all(&sent).await?;
     let proof = read::<PROOF_BYTES, S>(stream).await?;
@@ -115,7 +117,13 @@ async fn read<const N: usize, S: AsyncRead + Unpin>(stream: &mut S) -> io::Resul
 }
 
 /// This process's hello; a version other than this one's is for tests only.
-pub(super) fn hello(kind: super::frame::Kind, key_is_secret: bool, from: u32, to: u32, nonce: [u8; 32]) -> Hello {
+pub(super) fn hello(
+    kind: super::frame::Kind,
+    key_is_secret: bool,
+    from: u32,
+    to: u32,
+    nonce: [u8; 32],
+) -> Hello {
     Hello { version: VERSION, token: key_is_secret, kind, from, to, nonce }
 }
 
@@ -124,7 +132,12 @@ mod tests {
     use super::super::frame::Kind;
     use super::*;
 
-    fn run(ours: Hello, ours_key: Key, theirs: Hello, theirs_key: Key) -> (Result<Hello, Refusal>, Result<Hello, Refusal>) {
+    fn run(
+        ours: Hello,
+        ours_key: Key,
+        theirs: Hello,
+        theirs_key: Key,
+    ) -> (Result<Hello, Refusal>, Result<Hello, Refusal>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (mut left, mut right) = tokio::io::duplex(256);

@@ -107,7 +107,9 @@ pub(super) fn nonce() -> Result<[u8; 32], InitError> {
         match rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
             Ok(count) => filled += count,
             Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(InitError::Io { what: "drawing random bytes".into(), source: errno.into() }),
+            Err(errno) => {
+                return Err(InitError::Io { what: "drawing random bytes".into(), source: errno.into() });
+            }
         }
     }
     Ok(bytes)
@@ -118,7 +120,8 @@ pub(super) fn to_hex(bytes: &[u8]) -> String {
 }
 
 pub(super) fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u8> = text.chars().map(|digit| digit.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let digits: Vec<u8> =
+        text.chars().map(|digit| digit.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
     if digits.len() == 64 { bytes.try_into().ok() } else { None }
 }
