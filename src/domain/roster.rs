@@ -173,7 +173,10 @@ impl Roster {
                     agreed.push((key.into(), (*value).into()))
                 }
                 _ => {
-                    return Err(InitError::FactsDiffer { key: key.into(), values: self.show_values(&values) });
+                    return Err(InitError::FactsDiffer {
+                        key: key.into(),
+                        values: self.show_values(&values),
+                    });
                 }
             }
         }

@@ -1,0 +1,83 @@
+//! What is left when set-up ends early. Each runs in a process of its own: others would be counted as well.
+
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::*;
+
+/// How many threads of this process have this name.
+pub(super) fn threads_named(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn in_own_process(test: &str) {
+    let name = format!("domain::tests::ends::{test}");
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &name, "--ignored", "--test-threads=1"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&status.stdout);
+    assert!(
+        status.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&status.stderr)
+    );
+}
+
+#[test]
+fn a_dropped_future_leaves_nothing_behind() {
+    in_own_process("child_drops_futures");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_drops_futures() {
+    let before = descriptors();
+    let config = JoinConfig { deadlines: Deadlines::default(), ..job(3) };
+    for _ in 0..5 {
+        let futures: Vec<_> = (0..2).map(|rank| super::super::join(as_rank(&config, rank))).collect();
+        while TcpStream::connect(address_of(&config)).is_err() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        drop(futures);
+        // The default deadline is a minute: waiting less than that shows that they were cancelled.
+        let started = std::time::Instant::now();
+        while threads_named("hcomm-setup") > 0 || descriptors() > before {
+            assert!(
+                started.elapsed() < Duration::from_secs(20),
+                "{} descriptors, {before} before",
+                descriptors()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let members: Vec<Membership> =
+        run_ranks(&config, 0..3).into_iter().map(|outcome| outcome.unwrap()).collect();
+    assert_eq!(descriptors(), before + 3 * 2 * 2);
+    drop(members);
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn limits_are_checked_at_the_start() {
+    in_own_process("child_has_few_descriptors");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_has_few_descriptors() {
+    // The soft limit is raised where that is enough.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(100) }).unwrap();
+    check_streams(run_ranks(&job(2), 0..2).into_iter().map(|outcome| outcome.unwrap()).collect());
+    let error = join_blocking(hurried(64)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, InitError::Limit { available: 100, needed, .. } if needed > 189), "{text}");
+    assert!(text.contains("LimitNOFILE"), "{text}");
+}
