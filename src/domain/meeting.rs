@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::config::{JoinConfig, Rendezvous, split_host_port};
 use super::interface::{self, Own};
 use super::listen;
-use super::publish::{self, Notice, Published};
+use super::publish::{self, Draft, Notice, Published};
 use super::token::{self, Key};
 use crate::error::InitError;
 
@@ -36,7 +36,7 @@ impl Meeting {
     pub(super) async fn open(config: &JoinConfig) -> Result<Meeting, InitError> {
         match &config.rendezvous {
             Rendezvous::Root { address } => at_address(config, address).await,
-            Rendezvous::File { path } => at_file(config, path),
+            Rendezvous::File { path } => at_file(config, path).await,
         }
     }
 
@@ -120,7 +120,7 @@ fn cannot_listen(address: &str, places: &[SocketAddr], errors: &[io::Error], tak
     InitError::Config(format!("rank 0 can't listen on {address} ({}); {hint}", each.join("; ")))
 }
 
-fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError> {
+async fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError> {
     let own = match &config.interface {
         Some(wanted) => interface::named(wanted, None)?,
         None => Own { ip: route_or_loopback(config), scope: 0 },
@@ -131,10 +131,28 @@ fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError> {
         .map_err(|source| InitError::Io { what: "asking for the port".into(), source })?;
     config.check_exposure(address, "the root's address")?;
     let nonce = token::nonce()?;
-    let published = Some(Published::write(path, Notice { address, nonce })?);
+    let published = Some(publish(config, Draft::write(path, Notice { address, nonce })?, path).await?);
     let key = Key::control(config.token.as_ref(), &nonce);
     let shown = format!("{address} (file {})", path.display());
     Ok(Meeting { listeners: vec![listener], shown, key, own, published, note: None })
+}
+
+/// A file in use is another rendezvous', which gives it free soon; so it is tried until the link deadline.
+async fn publish(config: &JoinConfig, mut draft: Draft, path: &Path) -> Result<Published, InitError> {
+    let deadline = Instant::now() + config.deadlines.link.min(config.deadlines.rendezvous);
+    loop {
+        draft = match draft.publish()? {
+            Ok(published) => return Ok(published),
+            Err(draft) => draft,
+        };
+        if Instant::now() + BIND_PAUSE >= deadline {
+            let path = path.display();
+            return Err(InitError::Config(format!(
+                "the file {path} is used by another rendezvous: give each its own"
+            )));
+        }
+        sleep(BIND_PAUSE).await;
+    }
 }
 
 /// A file is readable by whoever shares the file system, so that the others may be on other hosts, unless that would

@@ -13,7 +13,7 @@ use super::config::JoinConfig;
 use super::handshake::describe;
 use super::identity::this_process;
 use super::interface::{self, Own};
-use super::mesh::Mesh;
+use super::mesh::{Mesh, MeshConfig};
 use super::message::{self, Join, TO_ROOT_BYTES_MAX, Table, ToMember, ToRoot, to_member_bytes_max};
 use super::reach::{Reached, Search, Setback};
 use super::root::{Control, SLACK};
@@ -24,6 +24,9 @@ use crate::error::InitError;
 
 /// How long a rank that failed lets the root take its report.
 const REPORT: Duration = Duration::from_millis(500);
+/// Each pair is tried in one direction, and those that fail in the other.
+const ROUNDS: u32 = 2;
+const OUT_OF_TURN: &str = "it spoke out of turn";
 /// Longest that a root is given to decide, whatever it says: a day.
 const DECIDES_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -99,10 +102,14 @@ impl Clock {
     }
 
     fn end(&mut self, phase: Phase) {
-        let took = self.since.elapsed();
+        self.end_at(phase, Instant::now());
+    }
+
+    fn end_at(&mut self, phase: Phase, end: Instant) {
+        let took = end - self.since;
         tracing::debug!(?phase, ?took, "phase of set-up done");
         self.phases.push((phase, took));
-        self.since = Instant::now();
+        self.since = end;
     }
 }
 
@@ -215,7 +222,7 @@ impl Seated {
         loop {
             match self.line.next(self.decides.min(patience.next())).await? {
                 Some(ToMember::Table(table)) => return self.check_table(table),
-                Some(_) => return Err(self.line.lost("it spoke out of turn".into())),
+                Some(_) => return Err(self.line.lost(OUT_OF_TURN.into())),
                 None if Instant::now() >= self.decides => return Err(self.line.silent("rendezvous")),
                 None => {}
             }
@@ -261,25 +268,29 @@ impl Seated {
         let Seated { config, own, listener, mut line, .. } = self;
         line.phase = Phase::Resources;
         let link = config.deadlines.link;
-        let mesh = Mesh { rank: config.rank, members, session, listener, own, link };
-        let result = match first(mesh.connect(), line.words.recv()).await {
-            First::Left(result) => result,
-            First::Right(word) => return Err(line.interrupted(word)),
-        };
-        let blocked = result.as_ref().err().cloned().unwrap_or_default();
-        line.say(&ToRoot::Connected(blocked)).await?;
-        clock.end(Phase::Resources);
-        line.phase = Phase::Ready;
-        // Others may have begun later by as much as the root took to tell them, and have their own link deadline.
-        let until = Instant::now() + link + 2 * SLACK;
-        match (line.next(until).await?, result) {
-            (Some(ToMember::Ready), Ok(streams)) => {
-                clock.end(Phase::Ready);
-                Ok(streams)
+        let mut mesh =
+            Mesh::open(MeshConfig { rank: config.rank, members, session, own, patience: link / 2 }, listener);
+        let mut round = mesh.all();
+        for _ in 0..ROUNDS {
+            let blocked = match first(mesh.connect(&round), line.words.recv()).await {
+                First::Left(blocked) => blocked,
+                First::Right(word) => return Err(line.interrupted(word)),
+            };
+            line.say(&ToRoot::Connected(blocked)).await?;
+            let connected = Instant::now();
+            // Others may have begun later by as much as the root took to tell them.
+            match line.next(Instant::now() + link + 2 * SLACK).await? {
+                Some(ToMember::Reverse(failed)) => round = mesh.reversed(&failed),
+                Some(ToMember::Ready) => {
+                    clock.end_at(Phase::Resources, connected);
+                    clock.end(Phase::Ready);
+                    return mesh.finish().map_err(|reason| line.lost(reason));
+                }
+                Some(_) => return Err(line.lost(OUT_OF_TURN.into())),
+                None => return Err(line.silent("link")),
             }
-            (Some(_), _) => Err(line.lost("it spoke out of turn".into())),
-            (None, _) => Err(line.silent("link")),
         }
+        Err(line.lost(OUT_OF_TURN.into()))
     }
 }
 
@@ -297,7 +308,7 @@ impl RootLine {
     fn interrupted(&self, word: Option<Result<ToMember, String>>) -> InitError {
         match word {
             Some(Ok(ToMember::Failed(error))) => error,
-            Some(Ok(_)) => self.lost("it spoke out of turn".into()),
+            Some(Ok(_)) => self.lost(OUT_OF_TURN.into()),
             Some(Err(reason)) => self.lost(reason),
             None => self.lost("the connection ended".into()),
         }

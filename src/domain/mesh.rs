@@ -1,7 +1,9 @@
 //! Data connections: two between each pair of ranks, each proved with the session key.
 //!
 //! The higher rank connects, the lower accepts. Listeners are open before the root knows of a rank, so that a refused
-//! connection means trouble in between; it is tried until the link deadline all the same.
+//! connection means trouble in between; it is tried again all the same, for half the link deadline. Where a firewall
+//! lets only one direction pass, the root then has those pairs try the other one. In each round a pair has one
+//! direction, and what arrives the other way is left over and dropped: so both ends always take the same connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,19 +32,35 @@ pub(super) const NOT_SEEN: &str = "no connection from it";
 
 const CLASSES: [Kind; 2] = [Kind::Fast, Kind::Bulk];
 
-/// What one rank needs to connect to all others.
+/// One rank's connections, as they come.
 pub(super) struct Mesh {
+    config: MeshConfig,
+    pairs: Vec<Pair>,
+    sender: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Receiver<Outcome>,
+    _gate: Gate,
+}
+
+/// What one rank needs to connect to all others.
+#[derive(Clone)]
+pub(super) struct MeshConfig {
     pub rank: Rank,
     pub members: Arc<Vec<Member>>,
     pub session: Key,
-    pub listener: TcpListener,
     pub own: Own,
-    pub link: Duration,
+    /// How long each direction is tried.
+    pub patience: Duration,
+}
+
+/// Which peers a rank connects to, and which connect to it.
+pub(super) struct Round {
+    dials: Vec<Rank>,
+    awaits: Vec<Rank>,
 }
 
 /// What one attempt came to.
 enum Outcome {
-    Up { peer: Rank, class: Kind, stream: TcpStream },
+    Up { peer: Rank, class: Kind, dialed: bool, stream: TcpStream },
     Down(Blocked),
 }
 
@@ -54,30 +72,89 @@ struct Pair {
 }
 
 impl Mesh {
-    /// All connections, or those that could not be made.
-    pub(super) async fn connect(self) -> Result<Vec<Option<PeerStreams>>, Vec<Blocked>> {
-        let Mesh { rank, members, session, listener, own, link } = self;
-        let deadline = Instant::now() + link;
-        let world = members.len();
-        let (sender, mut outcomes) = mpsc::channel(DIALS_MAX);
-        let _gate = open_gate(listener, rank, world, &session, link, &sender);
-        let _dials = dial_all(rank, &members, &session, own, deadline, &sender);
-        let mut pairs: Vec<Pair> = (0..world).map(|_| Pair::default()).collect();
-        let mut missing = 2 * (world - 1);
+    pub(super) fn open(config: MeshConfig, listener: TcpListener) -> Mesh {
+        let (sender, outcomes) = mpsc::channel(DIALS_MAX);
+        let _gate = open_gate(listener, &config, &sender);
+        let pairs = config.members.iter().map(|_| Pair::default()).collect();
+        Mesh { config, pairs, sender, outcomes, _gate }
+    }
+
+    /// Every pair: the higher rank connects.
+    pub(super) fn all(&self) -> Round {
+        let Rank(rank) = self.config.rank;
+        let world = self.pairs.len() as u32;
+        Round { dials: (0..rank).map(Rank).collect(), awaits: (rank + 1..world).map(Rank).collect() }
+    }
+
+    /// The pairs of an earlier round that failed, the other way round. `failed` is (who connected, to whom).
+    pub(super) fn reversed(&self, failed: &[(Rank, Rank)]) -> Round {
+        let (rank, world) = (self.config.rank, self.pairs.len());
+        let here = |peer: &Rank| peer.index() < world && *peer != rank;
+        let dials = failed.iter().filter(|(_, to)| *to == rank).map(|(from, _)| *from).filter(here);
+        let awaits = failed.iter().filter(|(from, _)| *from == rank).map(|(_, to)| *to).filter(here);
+        Round { dials: dials.collect(), awaits: awaits.collect() }
+    }
+
+    /// Makes the connections of a round. Returns those that could not be made.
+    pub(super) async fn connect(&mut self, round: &Round) -> Vec<Blocked> {
+        let deadline = Instant::now() + self.config.patience;
+        let peers = || round.dials.iter().chain(&round.awaits);
+        peers().for_each(|peer| self.pairs[peer.index()] = Pair::default());
+        let _dials = dial_all(&self.config, &round.dials, deadline, &self.sender);
+        let mut missing = 2 * peers().count();
         let mut blocked = Vec::new();
         while missing > blocked.len() {
-            match timeout_at(deadline + RETRY_PAUSE, outcomes.recv()).await {
-                Ok(Some(Outcome::Up { peer, class, stream })) => {
-                    missing -= pairs[peer.index()].put(class, stream)
-                }
+            match timeout_at(deadline + RETRY_PAUSE, self.outcomes.recv()).await {
                 Ok(Some(Outcome::Down(pair))) => blocked.push(pair),
+                Ok(Some(Outcome::Up { peer, class, dialed, stream })) => {
+                    let expected = if dialed { &round.dials } else { &round.awaits };
+                    if expected.contains(&peer) {
+                        missing -= self.pairs[peer.index()].put(class, stream);
+                    }
+                }
                 _ => break,
             }
         }
-        if missing > 0 {
-            return Err(not_seen(rank, &members, &pairs, blocked, link));
-        }
-        finish(rank, &members, pairs)
+        blocked.extend(
+            round
+                .awaits
+                .iter()
+                .filter(|peer| !self.pairs[peer.index()].is_whole())
+                .map(|peer| self.not_seen(*peer)),
+        );
+        blocked.truncate(BLOCKED_MAX);
+        blocked
+    }
+
+    /// A peer that should have connected to this rank and did not.
+    fn not_seen(&self, peer: Rank) -> Blocked {
+        let MeshConfig { rank, members, patience, .. } = &self.config;
+        let reason = format!(
+            "{NOT_SEEN} came within {patience:.1?} (half the link deadline); is a firewall in between?"
+        );
+        Blocked { from: peer, to: *rank, address: members[rank.index()].address, reason }
+    }
+
+    /// Hands the streams over; an error names a peer without.
+    pub(super) fn finish(self) -> Result<Vec<Option<PeerStreams>>, String> {
+        let local = interface::all();
+        let MeshConfig { rank, members, .. } = &self.config;
+        let mine = &members[rank.index()];
+        let streams = self.pairs.into_iter().zip(members.iter()).zip(0u32..).map(|((pair, member), peer)| {
+            let (fast, bulk) = match (pair.fast, pair.bulk) {
+                (Some(fast), Some(bulk)) => (fast, bulk),
+                _ if peer == rank.0 => return Ok(None),
+                _ => return Err(format!("rank {peer} is not connected")),
+            };
+            // Ids may be equal on two machines that were copied while running; an address that is also one's own
+            // is not.
+            let near = fast.peer_addr().is_ok_and(|peer| is_local(peer.ip(), &local));
+            let same_host = near && member.shares_host_with(mine);
+            let taken =
+                fast.into_std().and_then(|fast| Ok(PeerStreams { fast, bulk: bulk.into_std()?, same_host }));
+            taken.map(Some).map_err(|error| format!("taking over the connection to rank {peer}: {error}"))
+        });
+        streams.collect()
     }
 }
 
@@ -88,18 +165,16 @@ impl Pair {
         let slot = if class == Kind::Fast { &mut self.fast } else { &mut self.bulk };
         usize::from(slot.replace(stream).is_none())
     }
+
+    fn is_whole(&self) -> bool {
+        self.fast.is_some() && self.bulk.is_some()
+    }
 }
 
-fn open_gate(
-    listener: TcpListener,
-    rank: Rank,
-    world: usize,
-    session: &Key,
-    link: Duration,
-    sender: &mpsc::Sender<Outcome>,
-) -> Gate {
-    let (session, sender) = (session.clone(), sender.clone());
-    Gate::open(vec![listener], link, move |stream, _| {
+fn open_gate(listener: TcpListener, config: &MeshConfig, sender: &mpsc::Sender<Outcome>) -> Gate {
+    let (world, rank) = (config.members.len(), config.rank);
+    let (session, sender) = (config.session.clone(), sender.clone());
+    Gate::open(vec![listener], config.patience, move |stream, _| {
         receive_peer(stream, rank, world, session.clone(), sender.clone())
     })
 }
@@ -115,34 +190,33 @@ async fn receive_peer(
     let fresh = nonce().map_err(|error| Refusal::Stranger(error.to_string()))?;
     let ours = handshake::hello(Kind::Fast, true, rank.0, 0, fresh);
     let judge = |hello: &Hello| {
-        let expected = hello.to == rank.0 && hello.from > rank.0 && (hello.from as usize) < world;
+        let expected = hello.to == rank.0 && hello.from != rank.0 && (hello.from as usize) < world;
         if expected && hello.kind != Kind::Control { Verdict::Welcome } else { Verdict::WrongRank }
     };
     let hello = handshake::accept(&mut stream, ours, &session, judge).await?;
-    let _ = sender.send(Outcome::Up { peer: Rank(hello.from), class: hello.kind, stream }).await;
+    let (peer, class) = (Rank(hello.from), hello.kind);
+    let _ = sender.send(Outcome::Up { peer, class, dialed: false, stream }).await;
     Ok(())
 }
 
+/// Connects to all `peers`; what is still trying ends when the result is dropped.
 fn dial_all(
-    rank: Rank,
-    members: &Arc<Vec<Member>>,
-    session: &Key,
-    own: Own,
+    config: &MeshConfig,
+    peers: &[Rank],
     deadline: Instant,
     sender: &mpsc::Sender<Outcome>,
 ) -> JoinSet<()> {
     let permits = Arc::new(Semaphore::new(DIALS_MAX));
     let mut dials = JoinSet::new();
-    for peer in (0..rank.0).map(Rank) {
-        for class in CLASSES {
-            let address = own.scoped(members[peer.index()].address);
-            let dial = Dial { rank, peer, class, address, session: session.clone(), deadline };
-            let (permits, sender) = (permits.clone(), sender.clone());
-            dials.spawn(async move {
-                let _permit = permits.acquire().await;
-                let _ = sender.send(dial.run().await).await;
-            });
-        }
+    for (peer, class) in peers.iter().flat_map(|peer| CLASSES.map(|class| (*peer, class))) {
+        let address = config.own.scoped(config.members[peer.index()].address);
+        let dial =
+            Dial { rank: config.rank, peer, class, address, session: config.session.clone(), deadline };
+        let (permits, sender) = (permits.clone(), sender.clone());
+        dials.spawn(async move {
+            let _permit = permits.acquire().await;
+            let _ = sender.send(dial.run().await).await;
+        });
     }
     dials
 }
@@ -164,15 +238,18 @@ impl Dial {
         while Instant::now() < self.deadline {
             tries += 1;
             match timeout_at(self.deadline, self.once()).await {
-                Ok(Ok(stream)) => return Outcome::Up { peer: self.peer, class: self.class, stream },
+                Ok(Ok(stream)) => {
+                    return Outcome::Up { peer: self.peer, class: self.class, dialed: true, stream };
+                }
                 Ok(Err(reason)) => last = reason,
                 Err(_) => break,
             }
             sleep(RETRY_PAUSE.min(self.deadline - Instant::now())).await;
         }
         let waited = started.elapsed();
-        let reason =
-            format!("{last}; tried {tries} times in {waited:.1?} (link deadline); is a firewall in between?");
+        let reason = format!(
+            "{last}; tried {tries} times in {waited:.1?} (half the link deadline); is a firewall in between?"
+        );
         Outcome::Down(Blocked { from: self.rank, to: self.peer, address: self.address, reason })
     }
 
@@ -188,47 +265,6 @@ impl Dial {
             Err(Refusal::Version { theirs, .. }) => Err(format!("it speaks protocol version {theirs}")),
         }
     }
-}
-
-/// Adds the peers that should have connected to this rank and did not.
-fn not_seen(
-    rank: Rank,
-    members: &[Member],
-    pairs: &[Pair],
-    mut blocked: Vec<Blocked>,
-    link: Duration,
-) -> Vec<Blocked> {
-    let absent = (rank.index() + 1..pairs.len())
-        .filter(|peer| pairs[*peer].fast.is_none() || pairs[*peer].bulk.is_none());
-    let address = members[rank.index()].address;
-    blocked.extend(absent.map(|peer| {
-        let reason = format!("{NOT_SEEN} came within {link:.1?} (link deadline); is a firewall in between?");
-        Blocked { from: Rank(peer as u32), to: rank, address, reason }
-    }));
-    blocked.truncate(BLOCKED_MAX);
-    blocked
-}
-
-fn finish(
-    rank: Rank,
-    members: &[Member],
-    pairs: Vec<Pair>,
-) -> Result<Vec<Option<PeerStreams>>, Vec<Blocked>> {
-    let local = interface::all();
-    let mine = &members[rank.index()];
-    let streams = pairs.into_iter().zip(members).zip(0u32..).map(|((pair, member), peer)| {
-        let (Some(fast), Some(bulk)) = (pair.fast, pair.bulk) else { return Ok(None) };
-        // Ids may be equal on two machines that were copied while running; an address that is also one's own is not.
-        let near = fast.peer_addr().is_ok_and(|peer| is_local(peer.ip(), &local));
-        let same_host = near && member.shares_host_with(mine);
-        let taken =
-            fast.into_std().and_then(|fast| Ok(PeerStreams { fast, bulk: bulk.into_std()?, same_host }));
-        taken.map(Some).map_err(|error| {
-            let (from, to, address) = (rank, Rank(peer), member.address);
-            vec![Blocked { from, to, address, reason: error.to_string() }]
-        })
-    });
-    streams.collect()
 }
 
 fn is_local(ip: IpAddr, local: &[IpAddr]) -> bool {

@@ -57,6 +57,12 @@ pub(super) struct Blocked {
     pub reason: String,
 }
 
+impl Blocked {
+    pub(super) fn is_reverse_of(&self, other: &Blocked) -> bool {
+        self.from == other.to && self.to == other.from
+    }
+}
+
 /// What the root says to a member.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToMember {
@@ -66,6 +72,8 @@ pub(super) enum ToMember {
     Busy { name: String },
     /// All are here.
     Table(Table),
+    /// These pairs (who connected, to whom) failed: try them the other way round.
+    Reverse(Vec<(Rank, Rank)>),
     /// All are connected.
     Ready,
     /// It will not be.
@@ -128,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(tag in 0u8..6, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_decoded_or_refused(tag in 0u8..7, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let body = [&[tag], body.as_slice()].concat();
             let _ = read::<ToRoot>(&framed(&body), TO_ROOT_BYTES_MAX);
             let _ = read::<ToMember>(&framed(&body), to_member_bytes_max(4));

@@ -20,7 +20,7 @@ use crate::error::InitError;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a refused token is tried again: another job may hold the port for the moment that it gathers.
-const REFUSED_RETRY: Duration = Duration::from_secs(1);
+const REFUSED_RETRY: Duration = Duration::from_secs(2);
 /// Most different reasons that an error lists.
 const REASONS_MAX: usize = 6;
 
@@ -125,7 +125,9 @@ impl<'a> Search<'a> {
             Setback::Fatal(error) => return Err(error),
             Setback::Refused { peer, reason } => {
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= REFUSED_RETRY || Instant::now() + self.pause >= self.deadline {
+                if since.elapsed() >= REFUSED_RETRY.min(self.config.deadlines.link)
+                    || Instant::now() + self.pause >= self.deadline
+                {
                     return Err(InitError::Authentication { peer: format!("the root at {peer}"), reason });
                 }
                 self.note(format!("{peer}: {reason}"));

@@ -20,7 +20,9 @@ use super::frame::{Kind, VERSION, Verdict};
 use super::gate::Gate;
 use super::handshake::{self, Refusal, describe};
 use super::meeting::Meeting;
-use super::message::{self, Blocked, Join, TO_ROOT_BYTES_MAX, ToMember, ToRoot, to_member_bytes_max};
+use super::message::{
+    self, BLOCKED_MAX, Blocked, Join, TO_ROOT_BYTES_MAX, ToMember, ToRoot, to_member_bytes_max,
+};
 use super::roster::Roster;
 use super::token::{Key, nonce};
 use super::wait::Patience;
@@ -28,11 +30,13 @@ use crate::error::InitError;
 use crate::rank::Rank;
 
 /// After something went wrong, how long the root waits for those on their way, so that they are told as well.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_secs(2);
 /// How long the root lets members take its last message before it closes.
 const LINGER: Duration = Duration::from_secs(1);
 /// How much later than the others' deadline one's own is: they report first.
 pub(super) const SLACK: Duration = Duration::from_secs(2);
+/// How much later than the first report of a failed connection the others' may come: all have the same deadline.
+const REPORTS_APART: Duration = Duration::from_secs(1);
 /// Events that tasks may have waiting; they stop reading when it is full.
 const EVENTS_MAX: usize = 256;
 /// Messages the root sends to one member in all.
@@ -184,15 +188,20 @@ impl Root {
                 end = end.min(Instant::now() + SETTLE);
             }
             if self.patience.ends() {
-                let (missing, refused) =
-                    (list(&self.roster.missing()), self.meeting.with_note(String::new()));
-                tracing::warn!(
-                    root = self.meeting.shown,
-                    waited_s = self.patience.waited().as_secs(),
-                    "rendezvous still waits for rank(s) {missing}{refused}"
-                );
+                self.warn();
             }
         }
+    }
+
+    fn warn(&self) {
+        let missing = list(&self.roster.missing());
+        let (waited_s, note) = (self.patience.waited().as_secs(), self.meeting.with_note(String::new()));
+        tracing::warn!(
+            root = self.meeting.shown,
+            waited_s,
+            note,
+            "rendezvous still waits for rank(s) {missing}"
+        );
     }
 
     async fn next_event(&mut self, until: Instant) -> Option<Event> {
@@ -227,7 +236,7 @@ impl Root {
             ToRoot::Join(join) => {
                 let who = format!("rank {} at {}", join.rank, join.member);
                 let seat = self.seat(stream, Some(join.rank), who);
-                let decides_in = self.deadline.saturating_duration_since(Instant::now()) + SETTLE;
+                let decides_in = self.deadline.saturating_duration_since(Instant::now());
                 self.send(seat, self.encode(&ToMember::Accepted { decides_in }));
                 self.enter(join, through);
             }
@@ -255,38 +264,53 @@ impl Root {
         });
     }
 
-    /// Until all have reported that their connections stand.
+    /// Until all have reported that their connections stand. Pairs that failed are tried the other way round, once.
     async fn connect(&mut self) -> Result<(), InitError> {
+        let forth = self.await_reports().await?;
+        let Some(there) = forth.first() else { return Ok(()) };
+        tracing::warn!(from = %there.from, to = %there.to, reason = there.reason, "a pair of ranks could not connect");
+        // Where so much fails nothing is gained by the other direction, and the reports are not complete.
+        if forth.len() >= BLOCKED_MAX {
+            return Err(unreachable(&forth, &[]));
+        }
+        let pairs: BTreeSet<(Rank, Rank)> = forth.iter().map(|pair| (pair.from, pair.to)).collect();
+        self.tell(&ToMember::Reverse(pairs.into_iter().collect()));
+        let back = self.await_reports().await?;
+        if back.is_empty() { Ok(()) } else { Err(unreachable(&forth, &back)) }
+    }
+
+    /// The pairs that failed, once every rank has reported.
+    async fn await_reports(&mut self) -> Result<Vec<Blocked>, InitError> {
         let link = self.config.deadlines.link + SLACK;
         let mut end = Instant::now() + link;
         let mut waiting: BTreeSet<Rank> = (0..self.config.world).map(Rank).collect();
         let mut blocked: Vec<Blocked> = Vec::new();
-        while !waiting.is_empty() {
+        while let Some(late) = waiting.first() {
+            let late = *late;
             match self.next_event(end).await {
                 Some(Event::Said { seat, message: ToRoot::Connected(list) }) => {
-                    self.seats[seat].rank.inspect(|rank| drop(waiting.remove(rank)));
-                    if !list.is_empty() && blocked.is_empty() {
-                        end = end.min(Instant::now() + SETTLE);
+                    if let Some(rank) = self.seats[seat].rank {
+                        waiting.remove(&rank);
+                    }
+                    if !list.is_empty() {
+                        end = end.min(Instant::now() + REPORTS_APART);
                     }
                     blocked.extend(list);
                 }
                 Some(Event::Said { message: ToRoot::Failed(error), .. }) => return Err(error),
                 Some(Event::Gone { seat, reason }) => return Err(self.lost(seat, "resources", reason)),
                 Some(_) => {}
-                None => break,
+                None if blocked.is_empty() => return Err(self.silent(late, link)),
+                None => return Err(unreachable(&blocked, &[])),
             }
         }
-        if let Some(error) = unreachable(blocked) {
-            return Err(error);
-        }
-        match waiting.first() {
-            None => Ok(()),
-            Some(rank) => Err(InitError::Lost {
-                who: self.roster.describe(*rank),
-                phase: "resources".into(),
-                reason: format!("it did not report its connections within {link:.1?} (link deadline)"),
-            }),
-        }
+        Ok(blocked)
+    }
+
+    fn silent(&self, rank: Rank, link: Duration) -> InitError {
+        let reason =
+            format!("it did not report its connections within {link:.1?} (link deadline): is it stopped?");
+        InitError::Lost { who: self.roster.describe(rank), phase: "resources".into(), reason }
     }
 
     fn lost(&self, seat: usize, phase: &str, reason: String) -> InitError {
@@ -364,21 +388,31 @@ async fn write_seat(mut writer: WriteHalf<Box<dyn Control>>, mut messages: mpsc:
     let _ = writer.shutdown().await;
 }
 
-/// The report of the rank that tried says more than that of the rank that waited for it, and comes first.
-fn unreachable(mut blocked: Vec<Blocked>) -> Option<InitError> {
-    blocked.sort_by_key(|pair| (pair.reason.starts_with(super::mesh::NOT_SEEN), pair.from, pair.to));
-    let pairs: BTreeSet<(Rank, Rank)> = blocked.iter().map(|pair| (pair.from, pair.to)).collect();
-    let first = blocked.into_iter().next()?;
-    let others = match pairs.len() {
-        1 => String::new(),
-        count => format!(" (and {} other pairs)", count - 1),
+/// What failed, and how it went the other way round.
+fn unreachable(forth: &[Blocked], back: &[Blocked]) -> InitError {
+    // The report of the rank that tried says more than that of the rank that waited for it.
+    let best = |pairs: &[Blocked], like: &dyn Fn(&Blocked) -> bool| {
+        let fitting = pairs.iter().filter(|pair| like(pair));
+        fitting
+            .min_by_key(|pair| (pair.reason.starts_with(super::mesh::NOT_SEEN), pair.from, pair.to))
+            .cloned()
     };
-    Some(InitError::Unreachable {
-        from: first.from,
-        to: format!("rank {}", first.to),
-        address: first.address.to_string(),
-        reason: format!("{}{others}", first.reason),
-    })
+    let failed_both_ways =
+        |pair: &Blocked| back.is_empty() || back.iter().any(|other| other.is_reverse_of(pair));
+    let Some(first) = best(forth, &failed_both_ways).or_else(|| best(back, &|_| true)) else {
+        return InitError::Config("a pair of ranks could not connect, and no rank said which".into());
+    };
+    let mut reason = first.reason.clone();
+    if let Some(other) = best(back, &|other| other.is_reverse_of(&first)) {
+        reason =
+            format!("{reason}; nor does rank {} reach it at {}: {}", other.from, other.address, other.reason);
+    }
+    let pairs: BTreeSet<(Rank, Rank)> = forth.iter().map(|pair| (pair.from, pair.to)).collect();
+    if pairs.len() > 1 {
+        reason = format!("{reason} (and {} other pairs)", pairs.len() - 1);
+    }
+    let (from, to, address) = (first.from, format!("rank {}", first.to), first.address.to_string());
+    InitError::Unreachable { from, to, address, reason }
 }
 
 fn list(ranks: &[Rank]) -> String {

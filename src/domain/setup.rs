@@ -24,14 +24,16 @@ const THREAD_NAME: &str = "hcomm-setup";
 /// Bytes on their way between the root and the member in its process.
 const OWN_LINE_BYTES: usize = 16 << 10;
 
+type Outcome = Result<Membership, InitError>;
+
 /// The membership to come. Dropping it ends set-up: this rank's sockets close, and the other ranks are told that it
 /// went away.
 #[derive(Debug)]
 #[must_use = "dropping it ends set-up"]
-pub(crate) struct JoinFuture(oneshot::Receiver<Result<Membership, InitError>>);
+pub(crate) struct JoinFuture(oneshot::Receiver<Outcome>);
 
 impl Future for JoinFuture {
-    type Output = Result<Membership, InitError>;
+    type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context).map(|result| result.unwrap_or_else(|_| Err(thread_ended())))
@@ -40,53 +42,42 @@ impl Future for JoinFuture {
 
 /// Joins; the future needs no particular executor, and set-up goes on whether or not it is polled.
 pub(crate) fn join(config: JoinConfig) -> JoinFuture {
-    let (sender, receiver) = oneshot::channel();
-    if let Err((error, sender)) = start(config, sender) {
-        let _ = sender.map(|sender| sender.send(Err(error)));
-    }
+    let receiver = start(config).map(|(_, receiver)| receiver).unwrap_or_else(|error| {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is at hand, so that it can't fail.
+        let _ = sender.send(Err(error));
+        receiver
+    });
     JoinFuture(receiver)
 }
 
 /// Joins on behalf of a caller that waits. Works inside a runtime as well, though it blocks its thread.
 pub(crate) fn join_blocking(config: JoinConfig) -> Result<Membership, InitError> {
-    let (sender, mut receiver) = oneshot::channel();
-    let thread = start(config, sender).map_err(|(error, _)| error)?;
+    let (thread, mut receiver) = start(config)?;
     thread.join().map_err(|_| thread_ended())?;
     receiver.try_recv().unwrap_or_else(|_| Err(thread_ended()))
 }
 
-type Sender = oneshot::Sender<Result<Membership, InitError>>;
-
-/// The sender comes back with the error if the thread did not take it.
-fn start(config: JoinConfig, mut sender: Sender) -> Result<JoinHandle<()>, (InitError, Option<Sender>)> {
-    if let Err(error) = config.validate() {
-        return Err((error, Some(sender)));
-    }
-    // A failing spawn destroys the closure, and with it the sender; so the sender goes to the thread afterwards.
-    let (hand_over, taken) = std::sync::mpsc::channel::<Sender>();
-    let thread = Builder::new().name(THREAD_NAME.into()).spawn(move || {
-        if let Ok(mut sender) = taken.recv() {
-            let result = run(config, &mut sender);
-            if let Some(result) = result {
-                let _ = sender.send(result);
-            }
+fn start(config: JoinConfig) -> Result<(JoinHandle<()>, oneshot::Receiver<Outcome>), InitError> {
+    config.validate()?;
+    let (mut sender, receiver) = oneshot::channel();
+    let work = move || {
+        if let Some(outcome) = run(config, &mut sender) {
+            // Whoever has stopped waiting meanwhile closes the connections by that.
+            let _ = sender.send(outcome);
         }
-    });
-    match thread {
-        Ok(thread) => {
-            if let Err(lost) = hand_over.send(sender) {
-                sender = lost.0;
-                return Err((thread_ended(), Some(sender)));
-            }
-            Ok(thread)
-        }
-        Err(source) => Err((no_thread(&source), Some(sender))),
-    }
+    };
+    let thread = Builder::new().name(THREAD_NAME.into()).spawn(work).map_err(|source| no_thread(&source))?;
+    Ok((thread, receiver))
 }
 
 /// `None` if nobody waits any more. All descriptors of set-up are closed when it returns.
-fn run(config: JoinConfig, sender: &mut Sender) -> Option<Result<Membership, InitError>> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().thread_name(THREAD_NAME).build();
+fn run(config: JoinConfig, sender: &mut oneshot::Sender<Outcome>) -> Option<Outcome> {
+    let built = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .thread_name(THREAD_NAME)
+        .build();
     let runtime = match built {
         Ok(runtime) => runtime,
         Err(source) => return Some(Err(InitError::Io { what: "making the set-up runtime".into(), source })),

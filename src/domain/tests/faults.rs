@@ -1,6 +1,7 @@
 //! Ranks that can't come together, and are all told why.
 
-use super::super::message::Blocked;
+use super::super::frame::{Hello, Verdict};
+use super::super::message::{Blocked, Table};
 use super::*;
 
 #[test]
@@ -153,7 +154,7 @@ fn a_root_of_the_next_version_is_told() {
         let mut hello = handshake::hello(Kind::Control, true, 0, 0, [1; 32]);
         hello.version = VERSION + 1;
         let key = Key::control(config.token.as_ref(), b"");
-        let welcome = |_: &super::super::frame::Hello| super::super::frame::Verdict::Welcome;
+        let welcome = |_: &Hello| Verdict::Welcome;
         let seen = handshake::accept(&mut stream, hello, &key, welcome).await;
         assert!(matches!(seen, Err(handshake::Refusal::Version { theirs: VERSION, from: 1 })));
         let error = member.await.unwrap_err();
@@ -161,26 +162,63 @@ fn a_root_of_the_next_version_is_told() {
     });
 }
 
+/// A root that the test plays: it has proved the token and read the introduction.
+async fn play_root(config: &JoinConfig) -> tokio::net::TcpStream {
+    let listener = tokio::net::TcpListener::bind(address_of(config)).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let hello = handshake::hello(Kind::Control, true, 0, 0, nonce().unwrap());
+    let key = Key::control(config.token.as_ref(), b"");
+    handshake::accept(&mut stream, hello, &key, |_| Verdict::Welcome).await.unwrap();
+    let first: ToRoot = message::receive(&mut stream, TO_ROOT_BYTES_MAX).await.unwrap();
+    assert!(matches!(first, ToRoot::Join(_)));
+    stream
+}
+
+async fn tell(stream: &mut tokio::net::TcpStream, message: &ToMember) {
+    use tokio::io::AsyncWriteExt;
+    stream.write_all(&message::encode(message, to_member_bytes_max(4)).unwrap()).await.unwrap();
+}
+
 #[test]
 fn a_root_that_dies_is_named() {
     let config = job(3);
-    let root = super::super::join(as_rank(&config, 0));
+    let member = super::super::join(as_rank(&config, 1));
     let error = block_on(async {
-        let _present = Puppet::seated(&as_rank(&config, 2), "127.0.0.1:9".parse().unwrap()).await;
-        let member = super::super::join(as_rank(&config, 1));
-        // Rank 1 is there when the root refuses another rank 1.
-        loop {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if crate::domain::tests::ends::threads_named("hcomm-setup") >= 2 {
-                break;
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut root = play_root(&config).await;
+        tell(&mut root, &ToMember::Accepted { decides_in: Duration::from_secs(20) }).await;
         drop(root);
         member.await.unwrap_err()
     });
-    let text = error.to_string();
-    assert!(text.contains("the root (rank 0) at"), "{text}");
+    let named = format!("the root (rank 0) at {}", address_of(&config));
+    assert!(matches!(&error, InitError::Lost { who, .. } if *who == named), "{error}");
+}
+
+#[test]
+fn a_root_that_stops_is_reported_after_its_deadline() {
+    let config = job(3);
+    let member = super::super::join(as_rank(&config, 1));
+    let error = block_on(async {
+        let mut root = play_root(&config).await;
+        tell(&mut root, &ToMember::Accepted { decides_in: Duration::from_millis(100) }).await;
+        member.await.unwrap_err()
+    });
+    assert!(
+        matches!(&error, InitError::Lost { reason, .. } if reason.contains("rendezvous deadline")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_root_with_another_table_is_not_believed() {
+    let config = job(3);
+    let member = super::super::join(as_rank(&config, 1));
+    let error = block_on(async {
+        let mut root = play_root(&config).await;
+        tell(&mut root, &ToMember::Accepted { decides_in: Duration::from_secs(20) }).await;
+        tell(&mut root, &ToMember::Table(Table { nonce: [0; 32], members: vec![], facts: vec![] })).await;
+        member.await.unwrap_err()
+    });
+    assert!(error.to_string().contains("table has 0 ranks instead of 3"), "{error}");
 }
 
 #[test]
@@ -239,19 +277,63 @@ fn a_member_that_nobody_can_reach_is_told_to_all() {
     });
 }
 
+/// Rank 1 can be reached by nobody, and reaches nobody.
 #[test]
-fn a_rank_that_reports_trouble_is_told_to_all() {
-    let config = job(2);
+fn a_pair_that_fails_both_ways_is_told_to_all() {
+    let config = JoinConfig {
+        deadlines: Deadlines { link: Duration::from_millis(600), ..job(2).deadlines },
+        ..job(2)
+    };
     let root = super::super::join(as_rank(&config, 0));
     let error = block_on(async {
         let mut puppet = Puppet::seated(&as_rank(&config, 1), "127.0.0.1:9".parse().unwrap()).await;
         assert!(matches!(puppet.hear().await, ToMember::Table(_)));
-        let address = "127.0.0.1:9".parse().unwrap();
-        let blocked = Blocked { from: Rank(1), to: Rank(0), address, reason: "timed out".into() };
+        let (address, reason) = ("127.0.0.1:9".parse().unwrap(), "timed out".to_owned());
+        let blocked = Blocked { from: Rank(1), to: Rank(0), address, reason };
         puppet.say(&ToRoot::Connected(vec![blocked])).await;
+        let told = puppet.hear().await;
+        assert!(matches!(&told, ToMember::Reverse(pairs) if *pairs == [(Rank(1), Rank(0))]), "{told:?}");
+        puppet.say(&ToRoot::Connected(vec![])).await;
         let told = puppet.hear().await;
         assert!(matches!(told, ToMember::Failed(InitError::Unreachable { .. })), "{told:?}");
         root.await.unwrap_err()
     });
-    assert!(matches!(error, InitError::Unreachable { from: Rank(1), .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("rank 1 can't reach rank 0 at 127.0.0.1:9: timed out; nor does rank 0 reach it"),
+        "{text}"
+    );
+}
+
+/// A firewall at rank 1 lets nobody in; so rank 1 connects where it would be connected to.
+#[test]
+fn a_pair_that_fails_one_way_is_connected_the_other_way() {
+    let config =
+        JoinConfig { deadlines: Deadlines { link: Duration::from_secs(2), ..job(3).deadlines }, ..job(3) };
+    let others = [0, 2].map(|rank| super::super::join(as_rank(&config, rank)));
+    block_on(async {
+        let closed: SocketAddr = format!("{}:9", own_ip()).parse().unwrap();
+        let mut puppet = Puppet::seated(&as_rank(&config, 1), closed).await;
+        let ToMember::Table(table) = puppet.hear().await else { panic!("no table") };
+        let session = Key::control(config.token.as_ref(), b"").derive("hcomm session", &table.nonce);
+        let mut streams = Vec::new();
+        let dial_both = async |peer: u32| {
+            let member = &table.members[peer as usize];
+            let fast = dial(member, &session, Kind::Fast, (1, peer)).await.unwrap();
+            [fast, dial(member, &session, Kind::Bulk, (1, peer)).await.unwrap()]
+        };
+        streams.extend(dial_both(0).await);
+        puppet.say(&ToRoot::Connected(Vec::new())).await;
+        let told = puppet.hear().await;
+        assert!(matches!(&told, ToMember::Reverse(pairs) if *pairs == [(Rank(2), Rank(1))]), "{told:?}");
+        streams.extend(dial_both(2).await);
+        puppet.say(&ToRoot::Connected(Vec::new())).await;
+        assert!(matches!(puppet.hear().await, ToMember::Ready));
+        for other in others {
+            let membership = other.await.unwrap();
+            assert_eq!(membership.streams.iter().flatten().count(), 2);
+            let fast = &membership.streams[1].as_ref().unwrap().fast;
+            assert!(streams.iter().any(|stream| stream.local_addr().unwrap() == fast.peer_addr().unwrap()));
+        }
+    });
 }

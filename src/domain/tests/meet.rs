@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::publish::{self, Notice, Published};
+use super::super::publish::{self, Draft, Notice};
 use super::*;
 
 fn meet(config: &JoinConfig) {
@@ -80,13 +80,21 @@ fn the_file_is_private_and_ends_with_its_root() {
     }
 }
 
+/// As a job that was killed leaves it.
+fn leave(path: &std::path::Path, notice: Notice) {
+    let published = Draft::write(path, notice).unwrap().publish().unwrap().ok().unwrap();
+    let text = std::fs::read(path).unwrap();
+    drop(published);
+    std::fs::write(path, text).unwrap();
+}
+
 /// The file names a place where somebody else listens by now; the members find that out, and read again.
 #[test]
 fn a_stale_file_confuses_nobody() {
     let path = temporary("stale");
     let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let notice = Notice { address: stranger.local_addr().unwrap(), nonce: [1; 32] };
-    std::mem::forget(Published::write(&path, notice).unwrap());
+    leave(&path, notice);
     let config = JoinConfig { rendezvous: Rendezvous::File { path: path.clone() }, token: None, ..job(3) };
     let early: Vec<_> = (1..3).map(|rank| super::super::join(as_rank(&config, rank))).collect();
     let (first, _) = stranger.accept().unwrap();
@@ -105,13 +113,15 @@ fn a_root_that_the_file_does_not_mean_is_refused() {
     let foreign = super::super::join(as_rank(&other, 0));
     let path = temporary("foreign");
     let notice = Notice { address: address_of(&other), nonce: [1; 32] };
-    let _published = Published::write(&path, notice).unwrap();
-    let config = JoinConfig { rendezvous: Rendezvous::File { path }, token: None, ..hurried(2) };
+    leave(&path, notice);
+    let config =
+        JoinConfig { rendezvous: Rendezvous::File { path: path.clone() }, token: None, ..hurried(2) };
     let error = join_blocking(as_rank(&config, 1)).unwrap_err();
     assert!(
         matches!(&error, InitError::Authentication { reason, .. } if reason.contains("another rendezvous")),
         "{error}"
     );
+    std::fs::remove_file(path).unwrap();
     let member = join_blocking(as_rank(&other, 1)).unwrap();
     check_streams(vec![block_on(foreign).unwrap(), member]);
 }
@@ -127,6 +137,19 @@ fn two_jobs_at_one_port_follow_each_other() {
     assert_ne!(later[0].session, outcomes[0].session);
     check_streams(outcomes);
     check_streams(later);
+}
+
+#[test]
+fn two_jobs_at_one_file_follow_each_other() {
+    let path = temporary("two");
+    let first = JoinConfig { rendezvous: Rendezvous::File { path: path.clone() }, ..job(2) };
+    let second = JoinConfig { token: Some(Token::random().unwrap()), ..first.clone() };
+    let both = [&first, &second].into_iter().flat_map(|config| [as_rank(config, 0), as_rank(config, 1)]);
+    let mut outcomes: Vec<Membership> =
+        run(both.collect()).into_iter().map(|outcome| outcome.unwrap()).collect();
+    check_streams(outcomes.split_off(2));
+    check_streams(outcomes);
+    assert!(!path.exists());
 }
 
 #[test]

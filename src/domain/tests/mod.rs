@@ -170,6 +170,18 @@ impl Puppet {
     }
 }
 
+/// A data connection, as rank `from` would make it.
+async fn dial(
+    member: &super::Member,
+    key: &Key,
+    kind: Kind,
+    (from, to): (u32, u32),
+) -> Result<tokio::net::TcpStream, handshake::Refusal> {
+    let mut stream = tokio::net::TcpStream::connect(member.address).await.unwrap();
+    let hello = handshake::hello(kind, true, from, to, nonce().unwrap());
+    handshake::connect(&mut stream, hello, key).await.map(|_| stream)
+}
+
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

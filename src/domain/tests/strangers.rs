@@ -56,10 +56,10 @@ fn strangers_at_data_ports_change_nothing() {
         let session = Key::control(config.token.as_ref(), b"").derive("hcomm session", &table.nonce);
         for peer in 0..2u32 {
             // One with another session is refused, and the right one isn't disturbed by it.
-            let wrong = dial(&table.members[peer as usize], &Key::new([1; 32]), Kind::Fast, peer).await;
+            let wrong = dial(&table.members[peer as usize], &Key::new([1; 32]), Kind::Fast, (2, peer)).await;
             assert!(matches!(wrong, Err(handshake::Refusal::Key(_))));
             for kind in [Kind::Fast, Kind::Bulk] {
-                dial(&table.members[peer as usize], &session, kind, peer).await.unwrap();
+                dial(&table.members[peer as usize], &session, kind, (2, peer)).await.unwrap();
             }
         }
         puppet.say(&ToRoot::Connected(Vec::new())).await;
@@ -68,15 +68,4 @@ fn strangers_at_data_ports_change_nothing() {
             assert_eq!(other.await.unwrap().session, session.bytes());
         }
     });
-}
-
-async fn dial(
-    member: &super::super::Member,
-    key: &Key,
-    kind: Kind,
-    to: u32,
-) -> Result<tokio::net::TcpStream, handshake::Refusal> {
-    let mut stream = tokio::net::TcpStream::connect(member.address).await.unwrap();
-    let hello = handshake::hello(kind, true, 2, to, nonce().unwrap());
-    handshake::connect(&mut stream, hello, key).await.map(|_| stream)
 }
