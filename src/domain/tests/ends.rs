@@ -67,6 +67,28 @@ fn child_drops_futures() {
     assert_eq!(descriptors(), before);
 }
 
+/// For trials on several hosts or in several network namespaces: settings from the environment.
+#[test]
+#[ignore = "needs a launcher's environment"]
+fn child_joins_from_env() {
+    let seconds =
+        |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).map(Duration::from_secs_f32);
+    let mut config = super::super::from_env().unwrap();
+    config.deadlines.rendezvous = seconds("HCOMM_TEST_RENDEZVOUS_S").unwrap_or(config.deadlines.rendezvous);
+    config.deadlines.link = seconds("HCOMM_TEST_LINK_S").unwrap_or(config.deadlines.link);
+    match join_blocking(config) {
+        Ok(membership) => {
+            let addresses: Vec<String> =
+                membership.members.iter().map(|member| member.address.to_string()).collect();
+            let same: Vec<bool> =
+                membership.streams.iter().flatten().map(|streams| streams.same_host).collect();
+            let text = format!("joined: {} same host: {same:?}\n", addresses.join(" "));
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[test]
 fn limits_are_checked_at_the_start() {
     in_own_process("child_has_few_descriptors");
