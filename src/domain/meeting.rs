@@ -60,11 +60,8 @@ async fn at_address(config: &JoinConfig, address: &str) -> Result<Meeting, InitE
     let Some(best) = bound.iter().min_by_key(|place| place.ip().is_loopback()) else {
         return Err(InitError::Config(format!("{address}: nothing to listen on")));
     };
-    let own = match &config.interface {
-        Some(wanted) => interface::named(wanted, Some(best.ip()))?,
-        None => Own::of(*best),
-    };
-    let note = loopback_note(address, &bound);
+    let own = Own::of(*best);
+    let note = loopback_note(config, &bound);
     if let Some(note) = &note {
         tracing::warn!("{note}");
     }
@@ -73,7 +70,11 @@ async fn at_address(config: &JoinConfig, address: &str) -> Result<Meeting, InitE
 }
 
 /// A host's own name often stands for a loopback address in its hosts file, which others can't reach.
-pub(super) fn loopback_note(address: &str, places: &[SocketAddr]) -> Option<String> {
+pub(super) fn loopback_note(config: &JoinConfig, places: &[SocketAddr]) -> Option<String> {
+    let address = match &config.rendezvous {
+        Rendezvous::Root { address } => address,
+        Rendezvous::File { .. } => return file_note(config, places),
+    };
     let (host, _) = split_host_port(address).ok()?;
     let meant = host.parse::<IpAddr>().is_ok() || host == "localhost" || host.ends_with(".localhost");
     let first = places.first()?;
@@ -82,6 +83,17 @@ pub(super) fn loopback_note(address: &str, places: &[SocketAddr]) -> Option<Stri
             "the name {host} stands for the loopback address {} here, which no other host can reach: \
              give the root's address as a number, or correct the hosts file",
             first.ip()
+        )
+    })
+}
+
+fn file_note(config: &JoinConfig, places: &[SocketAddr]) -> Option<String> {
+    let why = if config.token.is_some() { "rank 0's host has no default route" } else { "there is no token" };
+    places.first().filter(|place| place.ip().is_loopback() && config.interface.is_none()).map(|place| {
+        format!(
+            "the file names the loopback address {}, since {why}: for ranks on other hosts give rank 0 an interface \
+             (HCOMM_INTERFACE)",
+            place.ip()
         )
     })
 }
@@ -134,7 +146,8 @@ async fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError>
     let published = Some(publish(config, Draft::write(path, Notice { address, nonce })?, path).await?);
     let key = Key::control(config.token.as_ref(), &nonce);
     let shown = format!("{address} (file {})", path.display());
-    Ok(Meeting { listeners: vec![listener], shown, key, own, published, note: None })
+    let note = loopback_note(config, &[address]);
+    Ok(Meeting { listeners: vec![listener], shown, key, own, published, note })
 }
 
 /// A file in use is another rendezvous', which gives it free soon; so it is tried until the link deadline.
@@ -206,7 +219,8 @@ mod tests {
     fn a_name_that_stands_for_loopback_is_noticed() {
         let note = |address: &str, places: &[&str]| {
             let places: Vec<SocketAddr> = places.iter().map(|place| place.parse().unwrap()).collect();
-            loopback_note(address, &places)
+            let rendezvous = Rendezvous::Root { address: address.into() };
+            loopback_note(&JoinConfig { rendezvous, ..JoinConfig::default() }, &places)
         };
         assert!(note("node0:1", &["127.0.1.1:1"]).unwrap().contains("127.0.1.1"));
         assert_eq!(note("node0:1", &["127.0.1.1:1", "10.0.0.1:1"]), None);

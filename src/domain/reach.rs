@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
             Rendezvous::File { path } => path.display().to_string(),
         };
         let places = meeting::find(self.config).await.map(|target| target.places).unwrap_or_default();
-        if let Some(note) = meeting::loopback_note(&address, &places) {
+        if let Some(note) = meeting::loopback_note(self.config, &places) {
             reason = format!("{reason}; {note}");
         }
         InitError::Unreachable { from: self.config.rank, to: "the root (rank 0)".into(), address, reason }

@@ -151,8 +151,8 @@ impl Roster {
             return Ok(());
         };
         Err(InitError::Config(format!(
-            "{} can be reached on its own host only, but {} is on another host: does the root's name stand for a \
-             loopback address there? Give the root's address as a number, or an interface (HCOMM_INTERFACE)",
+            "{} can be reached on its own host only, but {} is on another host: give it the root's address \
+             as a number (its name may stand for a loopback address there), or an interface (HCOMM_INTERFACE)",
             self.describe(local.rank),
             self.describe(far.rank)
         )))
