@@ -4,6 +4,7 @@
 mod ends;
 mod faults;
 mod meet;
+mod networks;
 mod strangers;
 
 use std::io::{Read, Write};
