@@ -155,3 +155,58 @@ impl Refused {
         parts.join("; ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+    use tokio::sync::oneshot;
+
+    fn peer() -> SocketAddr {
+        "127.0.0.1:5".parse().unwrap()
+    }
+
+    /// The oldest silent ones go, and who comes later is heard.
+    #[test]
+    fn silent_connections_are_bounded() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut hall = Hall::new(PROOF_DEADLINE, Arc::default());
+            hall.pending_max = 4;
+            let (oldest, gone) = oneshot::channel::<()>();
+            hall.enter(peer(), async move {
+                let _oldest = oldest;
+                pending().await
+            });
+            for _ in 0..100 {
+                hall.enter(peer(), pending());
+            }
+            assert!(gone.await.is_err());
+            let (sender, heard) = oneshot::channel();
+            hall.enter(peer(), async move {
+                sender.send(()).unwrap();
+                Ok(())
+            });
+            heard.await.unwrap();
+            assert_eq!(hall.order.iter().filter(|task| !task.is_finished()).count(), 3);
+        });
+    }
+
+    #[test]
+    fn a_silent_connection_ends_at_its_deadline_and_is_counted() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let refused = Arc::new(Refused::default());
+            let mut hall = Hall::new(PROOF_DEADLINE, refused.clone());
+            hall.enter(peer(), pending());
+            hall.enter(peer(), async { Err(Refusal::Key("another token".into())) });
+            sleep(PROOF_DEADLINE * 2).await;
+            let report = refused.report();
+            assert!(
+                report.starts_with("2 connections were turned away; 127.0.0.1:5 did not prove"),
+                "{report}"
+            );
+        });
+    }
+}

@@ -1,6 +1,7 @@
 //! What the machine must grant, checked before anybody is bothered.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,12 +13,16 @@ const DESCRIPTORS_MARGIN: u64 = 32;
 /// Threads that a membership needs at most: set-up, name look-up, and the service thread.
 const THREADS_NEEDED: u64 = 3;
 
+static RAISING: Mutex<()> = Mutex::new(());
+
 /// Raises the soft limit of descriptors if that suffices, and fails if the hard one doesn't.
 pub(super) fn check(config: &JoinConfig) -> Result<(), InitError> {
     let others = u64::from(config.world - 1);
     // The root holds one control connection per rank as well, until all are ready.
     let control = if config.rank.0 == 0 { others } else { 1 };
     let needed = open_descriptors() + 2 * others + control + DESCRIPTORS_MARGIN;
+    // Ranks of one process must not lower what another of them has raised.
+    let _one_at_a_time = RAISING.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = getrlimit(Resource::Nofile);
     if let Some(raised) = descriptors(needed, limit)? {
         setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }).map_err(

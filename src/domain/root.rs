@@ -213,6 +213,9 @@ impl Root {
             Event::Arrived { stream, first: ToRoot::Join(join), .. } if join.name != self.config.name => {
                 self.send_away(stream);
             }
+            Event::Arrived { peer, .. } if self.seats.len() >= self.seats_max() => {
+                tracing::debug!(peer, "one too many has come");
+            }
             Event::Arrived { stream, peer, through, first } => self.arrive(stream, peer, through, first),
             Event::OtherVersion { theirs, from, peer } => {
                 let peer = format!("rank {from} at {peer}");
@@ -229,6 +232,11 @@ impl Root {
                 self.roster.fault(error);
             }
         }
+    }
+
+    /// More than this many have no business here, whatever they proved.
+    fn seats_max(&self) -> usize {
+        2 * self.config.world as usize + 16
     }
 
     fn arrive(&mut self, stream: Box<dyn Control>, peer: String, through: Option<IpAddr>, first: ToRoot) {

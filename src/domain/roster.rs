@@ -1,6 +1,6 @@
 //! Who has come, and what is wrong with it: the root's book, without sockets or clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct Roster {
     /// By rank.
     present: BTreeMap<Rank, Join>,
     /// By claimed size of the world.
-    claims: BTreeMap<u32, Vec<Rank>>,
+    claims: BTreeMap<u32, BTreeSet<Rank>>,
     arrivals: u32,
     /// The first thing that was wrong; it decides, except that a disagreement on the size explains more.
     fault: Option<InitError>,
@@ -41,7 +41,7 @@ impl Roster {
     /// Enters one that has proved the token.
     pub(super) fn admit(&mut self, join: Join) {
         self.arrivals += 1;
-        self.claims.entry(join.world).or_default().push(join.rank);
+        self.claims.entry(join.world).or_default().insert(join.rank);
         if join.world != self.world {
             return;
         }
@@ -134,8 +134,9 @@ impl Roster {
             .claims
             .iter()
             .map(|(world, ranks)| {
+                let ranks: Vec<Rank> = ranks.iter().copied().collect();
                 let verb = if ranks.len() == 1 { "says" } else { "say" };
-                format!("{} {verb} {world}", show_ranks(ranks))
+                format!("{} {verb} {world}", show_ranks(&ranks))
             })
             .collect();
         each.join("; ")

@@ -25,6 +25,39 @@ fn one_rank_needs_nobody() {
     check_streams(vec![join_blocking(JoinConfig::default()).unwrap()]);
 }
 
+/// The future needs a waker and nothing else.
+#[test]
+fn any_executor_will_do() {
+    struct Unpark(thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let config = job(2);
+    let waker = std::sync::Arc::new(Unpark(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let futures = [0, 1].map(|rank| super::super::join(as_rank(&config, rank)));
+    let outcomes = futures.map(|mut future| {
+        loop {
+            match std::pin::Pin::new(&mut future).poll(&mut context) {
+                std::task::Poll::Ready(outcome) => return outcome.unwrap(),
+                std::task::Poll::Pending => thread::park(),
+            }
+        }
+    });
+    check_streams(outcomes.into());
+}
+
+/// Inside a runtime, whose thread it blocks.
+#[test]
+fn blocking_works_inside_a_runtime() {
+    let config = job(2);
+    let other = super::super::join(as_rank(&config, 0));
+    let member = block_on(async { join_blocking(as_rank(&config, 1)).unwrap() });
+    check_streams(vec![block_on(other).unwrap(), member]);
+}
+
 #[test]
 fn loopback_needs_no_token() {
     meet(&JoinConfig { token: None, ..job(3) });

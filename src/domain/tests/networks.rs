@@ -5,6 +5,9 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 
+/// A rank's host, and its own variables.
+type Ranked<'a> = (usize, &'a [(&'a str, &'a str)]);
+
 /// Two namespaces: host 0 is 10.77.0.1, host 1 is 10.77.0.2. Both have an interface `decoy`, 172.31.77.1.
 struct Hosts {
     names: [String; 2],
@@ -52,7 +55,7 @@ impl Hosts {
     }
 
     /// Ranks on the given hosts, each with variables of its own; what each printed.
-    fn run(&self, ranks: &[(usize, &[(&str, &str)])]) -> Vec<String> {
+    fn run(&self, ranks: &[Ranked<'_>]) -> Vec<String> {
         let world = ranks.len().to_string();
         let token = Token::random().unwrap().to_hex();
         let common = [
@@ -63,7 +66,7 @@ impl Hosts {
             ("HCOMM_TEST_RENDEZVOUS_S", "20"),
             ("HCOMM_TEST_LINK_S", "1.5"),
         ];
-        let start = |(rank, (host, own)): (usize, &(usize, &[(&str, &str)]))| -> Child {
+        let start = |(rank, (host, own)): (usize, &Ranked<'_>)| -> Child {
             Command::new("ip")
                 .args(["netns", "exec", &self.names[*host]])
                 .arg(std::env::current_exe().unwrap())
@@ -84,7 +87,9 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        self.names.iter().for_each(|name| drop(ip(&["netns", "del", name])));
+        for name in &self.names {
+            ip(&["netns", "del", name]);
+        }
     }
 }
 
