@@ -7,7 +7,7 @@ use crate::element::{DType, ReduceOp};
 use crate::rank::{Rank, Seq, Tag};
 
 /// Why a communicator could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum InitError {
     /// An environment variable is missing, unreadable, or contradicts another.
@@ -22,7 +22,7 @@ pub enum InitError {
     #[error("{0}")]
     Config(String),
     /// Not everybody came before the deadline.
-    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}", list_ranks(.missing))]
+    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}{}", list_ranks(.missing), clause(.refused))]
     MissingRanks {
         /// Where the root listens.
         root: String,
@@ -32,6 +32,8 @@ pub enum InitError {
         present: String,
         /// How long was waited.
         waited: Duration,
+        /// Who was turned away meanwhile and why; empty if nobody was.
+        refused: String,
     },
     /// Two processes claim one rank.
     #[error("rank {rank} was claimed by two processes: {first} and {second}")]
@@ -113,7 +115,7 @@ pub enum InitError {
     #[error("not enough {what}: {needed} needed, {available} available; {hint}")]
     Limit {
         /// Of what.
-        what: &'static str,
+        what: String,
         /// Need.
         needed: u64,
         /// Have.
@@ -121,14 +123,19 @@ pub enum InitError {
         /// What to do.
         hint: String,
     },
-    /// The operating system refused.
+    /// The operating system refused. Other ranks are told in words, as [`InitError::Lost`].
     #[error("{what}: {source}")]
+    #[serde(skip)]
     Io {
         /// What was tried.
         what: String,
         /// Its answer.
         source: std::io::Error,
     },
+}
+
+fn clause(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("; {text}") }
 }
 
 fn list_ranks(list: &[Rank]) -> String {

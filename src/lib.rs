@@ -13,7 +13,8 @@ pub mod rank;
 mod runtime;
 
 pub use buffer::Buffer;
-pub use communicator::{Communicator, Operation, blocking};
+pub use communicator::{Builder, Communicator, Connect, Operation, blocking};
 pub use element::{DType, Element, ReduceOp};
+pub use domain::{Phase, Token};
 pub use error::{Error, InitError, OpError, Report};
 pub use rank::{Rank, Seq, Tag};

@@ -1,5 +1,6 @@
 //! [`Communicator`]: ranks that do things together, and the futures of what they do.
 //!
+//! - [`builder`]: how processes become one
 //! - [`collectives`]: barrier, broadcast, all_reduce, all_gather, reduce_scatter
 //! - [`point`]: send and recv by (peer, tag)
 //! - [`prepared`]: a collective agreed once and run often
@@ -9,6 +10,7 @@
 //! - [`local`]: ranks in one process
 
 pub mod blocking;
+mod builder;
 mod collectives;
 mod local;
 mod operation;
@@ -23,10 +25,12 @@ use std::time::Duration;
 use crate::buffer::lend::{Lend, Lent, Staging};
 use crate::engine::channel::Channel;
 use crate::engine::{CallDesc, Engine, Program, Request, Work};
+use crate::domain::Phase;
 use crate::error::Error;
 use crate::path::{Algorithm, Collective, Facts, PlanCache};
 use crate::rank::Rank;
 
+pub use builder::{Builder, Connect};
 pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
@@ -59,6 +63,7 @@ pub struct Communicator {
     plans: Arc<Mutex<PlanCache>>,
     programs: Vec<(Algorithm, Collective, Arc<Program>)>,
     staging: Staging,
+    phases: Arc<[(Phase, Duration)]>,
 }
 
 impl Communicator {
@@ -70,7 +75,7 @@ impl Communicator {
         let staging = Staging(engine.pool().clone());
         Communicator {
             engine, channel, id, name, members, rank, next: 0, points: AtomicU64::new(0), facts, deadline: OPERATION_DEADLINE, plans,
-            programs: Vec::new(), staging,
+            programs: Vec::new(), staging, phases: Arc::new([]),
         }
     }
 
@@ -92,6 +97,11 @@ impl Communicator {
     /// How long operations may take from now on; 300 s at first. Expiry is an error that names who is late.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
+    }
+
+    /// How long each phase of set-up took; empty for ranks of one process and for what was split.
+    pub fn phases(&self) -> &[(Phase, Duration)] {
+        &self.phases
     }
 
     /// Bytes of staging memory in use at present, and at most so far.

@@ -1,9 +1,53 @@
 //! WHO takes part, and where are they: rendezvous, identity, handshake, consistency (control plane).
+//!
+//! | File | What |
+//! |---|---|
+//! | `setup` | the entry: runs all of this on a thread of its own |
+//! | `config`, `env` | settings, and how launchers give them |
+//! | `token`, `frame`, `handshake` | the secret, the frozen frames, and the proof in both directions |
+//! | `message` | bounded control messages, after the proof |
+//! | `meeting`, `publish`, `reach` | where ranks meet: address or file; how the others find it |
+//! | `gate` | accepting from whoever comes |
+//! | `root`, `roster` | the root's IO, and its book of who has come |
+//! | `member`, `mesh` | a rank's way through set-up, and its connections to the others |
+//! | `identity`, `interface`, `listen`, `limits`, `wait` | this process, its addresses, ports and limits; waiting |
+//!
+//! Nothing of variable length is read before the token is proved; every wait has a deadline; whatever fails on one
+//! rank is told to all that have come.
+
+mod config;
+mod env;
+mod frame;
+mod gate;
+mod handshake;
+mod identity;
+mod interface;
+mod limits;
+mod listen;
+mod meeting;
+mod member;
+mod mesh;
+mod message;
+mod publish;
+mod reach;
+mod root;
+mod roster;
+mod setup;
+mod token;
+mod wait;
+
+#[cfg(test)]
+mod tests;
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::rank::Rank;
+
+pub(crate) use config::{Deadlines, JoinConfig, Rendezvous};
+pub(crate) use env::{from_env, from_lookup};
+pub(crate) use setup::{JoinFuture, join, join_blocking};
+pub use token::Token;
 
 /// What rendezvous gives to a rank: who is there, and connections to each of them.
 #[derive(Debug)]
@@ -20,7 +64,7 @@ pub(crate) struct Membership {
 }
 
 /// One member, as the root told all.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Member {
     pub address: SocketAddr,
     pub hostname: String,

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -18,6 +19,29 @@ use super::{Class, Handler, RunKey, Sink};
 const AHEAD: usize = 4096;
 /// Frames gathered into one system call.
 const GATHER: usize = 8;
+
+/// Unacknowledged data for this long means that the host has vanished.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// An idle connection is probed after this time, so that a vanished host is noticed without traffic.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Sets the options that a data connection needs. What the system refuses stays as it was.
+pub(crate) fn tune(socket: &TcpStream, same_host: bool) {
+    let of = socket2::SockRef::from(socket);
+    let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(3)).with_retries(3);
+    let results = [
+        of.set_tcp_nodelay(true),
+        of.set_tcp_keepalive(&keepalive),
+        of.set_tcp_user_timeout(Some(USER_TIMEOUT)),
+    ];
+    for error in results.into_iter().filter_map(Result::err) {
+        tracing::debug!(%error, "socket option refused");
+    }
+    if same_host {
+        // On one host there is no network to share, and pacing only costs. Elsewhere the choice is the administrator's.
+        let _ = [&b"cubic"[..], b"reno"].iter().find(|name| of.set_tcp_congestion(name).is_ok());
+    }
+}
 
 /// One connection.
 #[derive(Debug)]

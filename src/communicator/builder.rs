@@ -1,0 +1,272 @@
+//! How processes become a communicator.
+
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::Communicator;
+use super::local::WORLD;
+use crate::domain::{JoinConfig, JoinFuture, Membership, Rendezvous, Token, from_env, join, join_blocking};
+use crate::engine::{Engine, PeerLink};
+use crate::error::InitError;
+use crate::link::tcp;
+use crate::path::{Facts, Order, PlanCache};
+use crate::rank::Rank;
+
+/// Settings of a communicator between processes.
+///
+/// ```no_run
+/// # async fn connect() -> Result<(), hcomm::InitError> {
+/// let comm = hcomm::Communicator::builder()
+///     .rank(0)
+///     .world(4)
+///     .root("10.0.0.1:29500")
+///     .token("6b…".parse().expect("64 hexadecimal digits"))
+///     .connect()
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "settings do nothing before connect()"]
+pub struct Builder {
+    config: JoinConfig,
+    order: Order,
+    operation_deadline: Option<Duration>,
+}
+
+impl Communicator {
+    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it: `RANK`,
+    /// `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, `HCOMM_TOKEN`, or `HCOMM_RENDEZVOUS`.
+    ///
+    /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port.
+    ///
+    /// # Errors
+    ///
+    /// [`InitError::Environment`] shows each variable. All ranks are told what is wrong and who is missing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends set-up; the other ranks are told.
+    pub fn from_env() -> Connect {
+        match from_env() {
+            Ok(config) => Builder::from_config(config).connect(),
+            Err(error) => Connect { state: State::Failed(Some(error)), order: Order::Fixed, deadline: None },
+        }
+    }
+
+    /// As [`from_env`](Self::from_env), for a thread that waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_env`](Self::from_env).
+    pub fn from_env_blocking() -> Result<Communicator, InitError> {
+        Builder::from_config(from_env()?).connect_blocking()
+    }
+
+    /// Settings for a world of processes: at least [`rank`](Builder::rank), [`world`](Builder::world) and
+    /// [`root`](Builder::root) or [`file`](Builder::file).
+    pub fn builder() -> Builder {
+        Builder::from_config(JoinConfig::default())
+    }
+}
+
+impl Builder {
+    fn from_config(config: JoinConfig) -> Self {
+        Builder { config, order: Order::Fixed, operation_deadline: None }
+    }
+
+    /// Which rank this process is.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.config.rank = Rank(rank);
+        self
+    }
+
+    /// How many processes there are; equal on all.
+    pub fn world(mut self, ranks: u32) -> Self {
+        self.config.world = ranks;
+        self
+    }
+
+    /// Where rank 0 listens, as `host:port`; equal on all.
+    pub fn root(mut self, address: impl Into<String>) -> Self {
+        self.config.rendezvous = Rendezvous::Root { address: address.into() };
+        self
+    }
+
+    /// A file that all can read and rank 0 can write, through which rank 0 tells its address; equal on all.
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.config.rendezvous = Rendezvous::File { path: path.into() };
+        self
+    }
+
+    /// The job's secret; equal on all. Without one only loopback addresses are allowed.
+    pub fn token(mut self, token: Token) -> Self {
+        self.config.token = Some(token);
+        self
+    }
+
+    /// Allows other than loopback addresses without a token: whoever reaches the port can take part.
+    pub fn allow_unauthenticated(mut self) -> Self {
+        self.config.allow_unauthenticated = true;
+        self
+    }
+
+    /// The interface whose address others are told: its exact name, or an address. By default the one that routes to
+    /// the root.
+    pub fn interface(mut self, interface: impl Into<String>) -> Self {
+        self.config.interface = Some(interface.into());
+        self
+    }
+
+    /// The ports of data connections, for firewalls. By default the system chooses.
+    pub fn ports(mut self, range: RangeInclusive<u16>) -> Self {
+        self.config.port_range = Some(range);
+        self
+    }
+
+    /// The device that this rank uses. Two ranks of one host that name the same are an error.
+    pub fn device(mut self, device: u32) -> Self {
+        self.config.device = Some(device);
+        self
+    }
+
+    /// The communicator's name in errors and reports; equal on all. "world" by default.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.config.name = name.into();
+        self
+    }
+
+    /// Whether the order of sums may depend on more than world and operation; equal on all.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How long all ranks may take to come: 60 s by default.
+    pub fn rendezvous_deadline(mut self, limit: Duration) -> Self {
+        self.config.deadlines.rendezvous = limit;
+        self
+    }
+
+    /// How long a connection between two ranks may take: 10 s by default.
+    pub fn link_deadline(mut self, limit: Duration) -> Self {
+        self.config.deadlines.link = limit;
+        self
+    }
+
+    /// How long an operation may take: 300 s by default.
+    pub fn operation_deadline(mut self, limit: Duration) -> Self {
+        self.operation_deadline = Some(limit);
+        self
+    }
+
+    /// Joins. All ranks call it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::from_env`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends set-up; the other ranks are told.
+    pub fn connect(self) -> Connect {
+        let (config, order, deadline) = self.finish();
+        let name = config.name.clone();
+        Connect { state: State::Joining(join(config), name), order, deadline }
+    }
+
+    /// As [`connect`](Self::connect), for a thread that waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_blocking(self) -> Result<Communicator, InitError> {
+        let (config, order, deadline) = self.finish();
+        let name = config.name.clone();
+        Communicator::between_processes(join_blocking(config)?, &name, order, deadline)
+    }
+
+    /// Adds what plans are chosen from, for the root to compare.
+    fn finish(mut self) -> (JoinConfig, Order, Option<Duration>) {
+        let facts = facts(self.config.world, self.order);
+        let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
+        self.config.facts.extend(entries);
+        (self.config, self.order, self.operation_deadline)
+    }
+}
+
+fn facts(world: u32, order: Order) -> Facts {
+    let mut facts = Facts::new(world);
+    facts.order = order;
+    facts
+}
+
+/// The future of joining.
+#[derive(Debug)]
+#[must_use = "dropping it ends set-up"]
+pub struct Connect {
+    state: State,
+    order: Order,
+    deadline: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum State {
+    Joining(JoinFuture, String),
+    Failed(Option<InitError>),
+}
+
+impl Future for Connect {
+    type Output = Result<Communicator, InitError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (order, deadline) = (self.order, self.deadline);
+        match &mut self.state {
+            State::Failed(error) => {
+                let again = || InitError::Config("polled again after it had ended".into());
+                Poll::Ready(Err(error.take().unwrap_or_else(again)))
+            }
+            State::Joining(joining, name) => Pin::new(joining).poll(cx).map(|joined| {
+                Communicator::between_processes(joined?, name, order, deadline)
+            }),
+        }
+    }
+}
+
+impl Communicator {
+    fn between_processes(
+        membership: Membership, name: &str, order: Order, deadline: Option<Duration>,
+    ) -> Result<Communicator, InitError> {
+        let Membership { rank, members, streams, phases, .. } = membership;
+        let me = rank.index();
+        let on_host = members.iter().filter(|member| member.host == members[me].host).count();
+        let mut labels = Vec::new();
+        let mut peers = Vec::new();
+        for (member, streams) in members.iter().zip(streams) {
+            labels.push(format!("host {}, address {}, process {}", member.hostname, member.address.ip(), member.pid));
+            peers.push(match streams {
+                None => PeerLink::Myself,
+                Some(streams) => {
+                    tcp::tune(&streams.fast, streams.same_host);
+                    tcp::tune(&streams.bulk, streams.same_host);
+                    PeerLink::Tcp { fast: streams.fast, bulk: streams.bulk }
+                }
+            });
+        }
+        let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
+        let engine = Engine::new(me, peers, labels, None, on_host).map_err(io)?;
+        let all = (0..members.len() as u32).collect();
+        let plans = Arc::new(Mutex::new(PlanCache::new()));
+        let facts = facts(members.len() as u32, order);
+        let mut comm = Self::open(engine, WORLD, name.into(), all, me, facts, plans);
+        comm.phases = phases.into();
+        if let Some(deadline) = deadline {
+            comm.set_deadline(deadline);
+        }
+        Ok(comm)
+    }
+}

@@ -1,0 +1,245 @@
+//! Settings from the environment, as launchers set it.
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
+//! | `LOCAL_RANK` | its number within the host (optional) |
+//! | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
+//! | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
+//! | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of both |
+//! | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
+//! | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
+//! | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+//!
+//! torchrun keeps `MASTER_PORT` busy with a store of its own. Under it (`TORCHELASTIC_USE_AGENT_STORE` is `True`, or
+//! `TORCHELASTIC_RUN_ID` is set) rank 0 therefore listens on `MASTER_PORT + 1`, unless `HCOMM_ROOT_PORT` says
+//! otherwise.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::config::{JoinConfig, Rendezvous};
+use super::token::Token;
+use crate::error::InitError;
+use crate::rank::Rank;
+
+const TOKEN: &str = "HCOMM_TOKEN";
+
+/// Every variable that is looked at, in the order in which an error shows them.
+const VARIABLES: [&str; 12] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "HCOMM_ROOT_PORT",
+    "HCOMM_RENDEZVOUS",
+    TOKEN,
+    "HCOMM_INTERFACE",
+    "HCOMM_PORT_RANGE",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+];
+
+/// Settings from this process's environment.
+pub(crate) fn from_env() -> Result<JoinConfig, InitError> {
+    from_lookup(&|name| std::env::var(name).ok())
+}
+
+/// Settings from an environment given as a function.
+pub(crate) fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<JoinConfig, InitError> {
+    let env = Env { lookup };
+    read(&env).map_err(|message| InitError::Environment { message, seen: env.show() })
+}
+
+fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
+    let rank = env.required::<u32>("RANK")?;
+    let world = env.required::<u32>("WORLD_SIZE")?;
+    if rank >= world {
+        return Err(format!("RANK {rank} doesn't exist in a world of WORLD_SIZE {world}"));
+    }
+    let local_rank = env.optional::<u32>("LOCAL_RANK")?;
+    if local_rank.is_some_and(|local| local > rank) {
+        return Err("LOCAL_RANK is greater than RANK".into());
+    }
+    let token = env.text(TOKEN).map(|text| Token::from_hex(&text)).transpose();
+    let config = JoinConfig {
+        rank: Rank(rank),
+        world,
+        rendezvous: rendezvous(env, world)?,
+        token: token.map_err(|error| format!("{TOKEN}: {error}"))?,
+        interface: env.text("HCOMM_INTERFACE"),
+        port_range: env.text("HCOMM_PORT_RANGE").map(|text| port_range(&text)).transpose()?,
+        local_rank,
+        ..JoinConfig::default()
+    };
+    config.validate().map_err(|error| error.to_string())?;
+    Ok(config)
+}
+
+fn rendezvous(env: &Env<'_>, world: u32) -> Result<Rendezvous, String> {
+    if let Some(text) = env.text("HCOMM_RENDEZVOUS") {
+        return match text.split_once(':') {
+            Some(("file", path)) if !path.is_empty() => Ok(Rendezvous::File { path: path.into() }),
+            Some(("tcp", address)) => Ok(Rendezvous::Root { address: address.into() }),
+            _ => Err("HCOMM_RENDEZVOUS is neither tcp:HOST:PORT nor file:PATH".into()),
+        };
+    }
+    let Some(host) = env.text("MASTER_ADDR") else {
+        return match world {
+            1 => Ok(Rendezvous::Root { address: String::new() }),
+            _ => {
+                Err("MASTER_ADDR is not set: start with a launcher (`hcomm run`, torchrun), or set it".into())
+            }
+        };
+    };
+    let port = root_port(env)?;
+    let bare_v6 = host.contains(':') && !host.starts_with('[');
+    Ok(Rendezvous::Root {
+        address: if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") },
+    })
+}
+
+fn root_port(env: &Env<'_>) -> Result<u16, String> {
+    if let Some(port) = env.optional::<u16>("HCOMM_ROOT_PORT")? {
+        return Ok(port);
+    }
+    let port = env.required::<u16>("MASTER_PORT")?;
+    let agent_store =
+        env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    if agent_store || env.text("TORCHELASTIC_RUN_ID").is_some() {
+        return port.checked_add(1).ok_or_else(|| {
+            "torchrun keeps MASTER_PORT 65535 busy and there is no port after it: set HCOMM_ROOT_PORT".into()
+        });
+    }
+    Ok(port)
+}
+
+fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let bad = || "HCOMM_PORT_RANGE is not FIRST-LAST".to_owned();
+    let (first, last) = text.split_once('-').ok_or_else(bad)?;
+    let parse = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
+    Ok(parse(first)?..=parse(last)?)
+}
+
+struct Env<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Env<'_> {
+    /// A variable that is set to nothing counts as not set.
+    fn text(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
+    fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| format!("{name} is not a number in range"))
+    }
+
+    fn required<T: FromStr>(&self, name: &str) -> Result<T, String> {
+        self.optional(name)?.ok_or_else(|| format!("{name} is not set"))
+    }
+
+    fn show(&self) -> String {
+        let each: Vec<String> =
+            VARIABLES.iter().map(|name| format!("{name}{}", self.show_value(name))).collect();
+        each.join(", ")
+    }
+
+    fn show_value(&self, name: &str) -> String {
+        match (self.lookup)(name) {
+            None => " (not set)".into(),
+            Some(_) if name == TOKEN => " (set, not shown)".into(),
+            Some(value) => format!("={value:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<JoinConfig, InitError> {
+        from_lookup(&|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn address(config: &JoinConfig) -> String {
+        match &config.rendezvous {
+            Rendezvous::Root { address } => address.clone(),
+            Rendezvous::File { path } => format!("file {}", path.display()),
+        }
+    }
+
+    const BASE: [(&str, &str); 4] =
+        [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "29500")];
+
+    fn base_and(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+        more.iter().copied().chain(BASE).collect()
+    }
+
+    #[test]
+    fn plain_set() {
+        let config = with(&BASE).unwrap();
+        assert_eq!((config.rank, config.world, address(&config).as_str()), (Rank(1), 4, "node0:29500"));
+    }
+
+    #[test]
+    fn torchrun_keeps_its_port() {
+        let config = with(&base_and(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])).unwrap();
+        assert_eq!(address(&config), "node0:29501");
+        let config = with(&base_and(&[("TORCHELASTIC_RUN_ID", "x"), ("HCOMM_ROOT_PORT", "7")])).unwrap();
+        assert_eq!(address(&config), "node0:7");
+        let error = with(
+            &base_and(&[("TORCHELASTIC_RUN_ID", "x")])
+                .into_iter()
+                .map(|(key, value)| if key == "MASTER_PORT" { (key, "65535") } else { (key, value) })
+                .collect::<Vec<_>>(),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("HCOMM_ROOT_PORT"), "{error}");
+    }
+
+    #[test]
+    fn other_meeting_places() {
+        let config = with(&base_and(&[("HCOMM_RENDEZVOUS", "file:/tmp/a:b")])).unwrap();
+        assert_eq!(address(&config), "file /tmp/a:b");
+        let config = with(&base_and(&[("HCOMM_RENDEZVOUS", "tcp:[::1]:5")])).unwrap();
+        assert_eq!(address(&config), "[::1]:5");
+        let six = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "5")];
+        assert_eq!(address(&with(&six).unwrap()), "[fd00::1]:5");
+        with(&[("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap();
+    }
+
+    #[test]
+    fn inconsistent_sets_show_every_variable_but_no_secret() {
+        let secret = "5e".repeat(31);
+        let cases: [&[(&str, &str)]; 10] = [
+            &[],
+            &[("RANK", "0")],
+            &[("RANK", "4"), ("WORLD_SIZE", "4")],
+            &[("RANK", "-1"), ("WORLD_SIZE", "4")],
+            &[("RANK", "0"), ("WORLD_SIZE", "2")],
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", "1"),
+                ("MASTER_ADDR", "a"),
+                ("MASTER_PORT", "1"),
+            ],
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("HCOMM_RENDEZVOUS", "udp:1")],
+            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_PORT_RANGE", "5")],
+            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_TOKEN", &secret)],
+        ];
+        for case in cases {
+            let error = with(case).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, InitError::Environment { .. }), "{text}");
+            assert!(VARIABLES.iter().all(|name| text.contains(name)), "{text}");
+            assert!(!text.contains(&secret), "{text}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Accepts connections from whoever comes, and lets through who proves the key.
+//!
+//! Every connection has its own task and deadline, so that a silent one delays nobody. Their number is bounded; where
+//! the bound is reached the oldest goes, since a process of the job is through within a few round trips.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::handshake::Refusal;
+
+/// Most connections of one listener that have not proved the key.
+const PENDING_MAX: usize = 1024;
+/// Longest that one of them may take.
+const PROOF_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause after the system refuses to accept, mostly for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Shortest time between two warnings about refused connections.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+/// Most reasons that are remembered for a report.
+const NOTES_MAX: usize = 4;
+
+/// Listens until it is dropped.
+pub(super) struct Gate {
+    _tasks: JoinSet<()>,
+    refused: Arc<Refused>,
+}
+
+impl Gate {
+    /// `handler` proves one connection and hands it on.
+    pub(super) fn open<H, F>(listeners: Vec<TcpListener>, deadline: Duration, handler: H) -> Gate
+    where
+        H: Fn(TcpStream, SocketAddr) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<(), Refusal>> + Send + 'static,
+    {
+        let refused = Arc::new(Refused::default());
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            let mut hall = Hall::new(deadline.min(PROOF_DEADLINE), refused.clone());
+            let handler = handler.clone();
+            tasks.spawn(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, peer)) => hall.enter(peer, handler(stream, peer)),
+                        Err(error) => hall.recover(&error).await,
+                    }
+                }
+            });
+        }
+        Gate { _tasks: tasks, refused }
+    }
+
+    /// Who was turned away; empty if nobody was.
+    pub(super) fn report(&self) -> String {
+        self.refused.report()
+    }
+}
+
+/// Connections that have not proved the key.
+struct Hall {
+    deadline: Duration,
+    pending_max: usize,
+    pending: JoinSet<()>,
+    order: VecDeque<AbortHandle>,
+    refused: Arc<Refused>,
+}
+
+impl Hall {
+    fn new(deadline: Duration, refused: Arc<Refused>) -> Hall {
+        // Strangers may use a quarter of the descriptors, so that the job's own connections always find one.
+        let quarter = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |soft| (soft / 4) as usize);
+        let pending_max = PENDING_MAX.min(quarter).max(1);
+        Hall { deadline, pending_max, pending: JoinSet::new(), order: VecDeque::new(), refused }
+    }
+
+    fn enter(&mut self, peer: SocketAddr, proof: impl Future<Output = Result<(), Refusal>> + Send + 'static) {
+        while self.pending.try_join_next().is_some() {}
+        self.order.retain(|task| !task.is_finished());
+        if self.order.len() >= self.pending_max {
+            self.drop_oldest();
+        }
+        let (deadline, refused) = (self.deadline, self.refused.clone());
+        self.order.push_back(self.pending.spawn(async move {
+            match timeout(deadline, proof).await {
+                Ok(Ok(())) => {}
+                Ok(Err(refusal)) => refused.note(peer, refusal),
+                Err(_) => refused
+                    .note(peer, Refusal::Stranger(format!("it said nothing useful for {deadline:.1?}"))),
+            }
+        }));
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(task) = self.order.pop_front() {
+            task.abort();
+        }
+    }
+
+    async fn recover(&mut self, error: &io::Error) {
+        tracing::debug!(%error, "accepting a connection failed");
+        self.drop_oldest();
+        sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Counts who was turned away, and warns rarely.
+#[derive(Default)]
+struct Refused(Mutex<RefusedState>);
+
+#[derive(Default)]
+struct RefusedState {
+    count: u64,
+    warned: Option<Instant>,
+    /// Reasons of those that spoke the protocol: likely processes of a job.
+    notes: Vec<String>,
+}
+
+impl Refused {
+    fn note(&self, peer: SocketAddr, refusal: Refusal) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count += 1;
+        let text = match refusal {
+            Refusal::Stranger(reason) => format!("{peer}: {reason}"),
+            Refusal::Key(reason) => {
+                let text = format!("{peer} did not prove the token ({reason})");
+                if state.notes.len() < NOTES_MAX {
+                    state.notes.push(text.clone());
+                }
+                text
+            }
+            Refusal::Version { theirs, .. } => format!("{peer} speaks protocol version {theirs}"),
+        };
+        if state.warned.is_none_or(|warned| warned.elapsed() >= WARN_INTERVAL) {
+            state.warned = Some(Instant::now());
+            tracing::warn!(refused = state.count, "turned a connection away: {text}");
+        }
+    }
+
+    fn report(&self) -> String {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::new();
+        if state.count > 0 {
+            let noun = if state.count == 1 { "connection was" } else { "connections were" };
+            parts.push(format!("{} {noun} turned away", state.count));
+        }
+        parts.extend(state.notes.iter().cloned());
+        parts.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+    use tokio::sync::oneshot;
+
+    fn peer() -> SocketAddr {
+        "127.0.0.1:5".parse().unwrap()
+    }
+
+    /// The oldest silent ones go, and who comes later is heard.
+    #[test]
+    fn silent_connections_are_bounded() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut hall = Hall::new(PROOF_DEADLINE, Arc::default());
+            hall.pending_max = 4;
+            let (oldest, gone) = oneshot::channel::<()>();
+            hall.enter(peer(), async move {
+                let _oldest = oldest;
+                pending().await
+            });
+            for _ in 0..100 {
+                hall.enter(peer(), pending());
+            }
+            assert!(gone.await.is_err());
+            let (sender, heard) = oneshot::channel();
+            hall.enter(peer(), async move {
+                sender.send(()).unwrap();
+                Ok(())
+            });
+            heard.await.unwrap();
+            assert_eq!(hall.order.iter().filter(|task| !task.is_finished()).count(), 3);
+        });
+    }
+
+    #[test]
+    fn a_silent_connection_ends_at_its_deadline_and_is_counted() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let refused = Arc::new(Refused::default());
+            let mut hall = Hall::new(PROOF_DEADLINE, refused.clone());
+            hall.enter(peer(), pending());
+            hall.enter(peer(), async { Err(Refusal::Key("another token".into())) });
+            sleep(PROOF_DEADLINE * 2).await;
+            let report = refused.report();
+            assert!(
+                report.starts_with("2 connections were turned away; 127.0.0.1:5 did not prove"),
+                "{report}"
+            );
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! Listening sockets. A port is chosen by binding it, and stays bound: nobody can take it in between.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::ops::RangeInclusive;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+
+use super::interface::Own;
+use crate::error::InitError;
+use crate::rank::Rank;
+
+/// Connections that the kernel keeps for us before we accept them; it lowers this to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Binds and listens. The unspecified IPv6 address takes IPv4 as well.
+pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Connections of an earlier job that wait for stray packets must not keep the port.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// The listener of a rank's data connections.
+pub(super) fn data(
+    own: Own,
+    range: Option<&RangeInclusive<u16>>,
+    rank: Rank,
+) -> Result<TcpListener, InitError> {
+    let Some(range) = range else {
+        return bind(at(own, 0)).map_err(|error| refused(own, error));
+    };
+    // Ranks of one host begin at different ports, so that they seldom try one another's.
+    let count = u32::from(range.end() - range.start()) + 1;
+    for step in 0..count {
+        let port = range.start() + ((rank.0 % count + step) % count) as u16;
+        match bind(at(own, port)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return result.map_err(|error| refused(own, error)),
+        }
+    }
+    Err(InitError::Limit {
+        what: format!("free ports in the range {}-{}", range.start(), range.end()),
+        needed: 1,
+        available: 0,
+        hint: "give a range with at least one port per rank of a host (HCOMM_PORT_RANGE)".into(),
+    })
+}
+
+fn refused(own: Own, error: io::Error) -> InitError {
+    if error.kind() == io::ErrorKind::AddrInUse {
+        return InitError::Limit {
+            what: "free ports for listening".into(),
+            needed: 1,
+            available: 0,
+            hint: "widen net.ipv4.ip_local_port_range, or give a range (HCOMM_PORT_RANGE)".into(),
+        };
+    }
+    InitError::Io { what: format!("listening for data connections on {}", own.ip), source: error }
+}
+
+fn at(own: Own, port: u16) -> SocketAddr {
+    match own.ip {
+        IpAddr::V4(ip) => (ip, port).into(),
+        IpAddr::V6(ip) => {
+            SocketAddrV6::new(ip, port, 0, if ip.is_unicast_link_local() { own.scope } else { 0 }).into()
+        }
+    }
+}

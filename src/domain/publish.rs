@@ -1,0 +1,204 @@
+//! Rendezvous by file: rank 0 writes where it listens, the others poll.
+//!
+//! A file may be left over from an earlier job, or be another job's. It therefore carries a nonce that goes into the
+//! proof of every control connection: whoever listens at a stale address can't prove it, and the reader reads again.
+//! The writer keeps the file locked, and a lock ends with its process: so another rank 0 knows whether the file is
+//! left over, which it replaces, or in use, and then waits.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::token::{from_hex, to_hex};
+use crate::error::InitError;
+
+const FIRST_LINE: &str = "hcomm rendezvous 1";
+/// Most bytes of a file that are read.
+const BYTES_MAX: u64 = 512;
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    pub address: SocketAddr,
+    pub nonce: [u8; 32],
+}
+
+/// The file, as long as it is needed; removed when dropped.
+pub(super) struct Published {
+    path: PathBuf,
+    notice: Notice,
+    _locked: File,
+}
+
+/// The file under a name of its own, until it has its place.
+pub(super) struct Draft {
+    path: PathBuf,
+    temporary: PathBuf,
+    notice: Notice,
+    locked: File,
+}
+
+impl Draft {
+    /// Only the same user can read it.
+    pub(super) fn write(path: &Path, notice: Notice) -> Result<Draft, InitError> {
+        let mut name =
+            path.file_name().ok_or_else(|| failed(path, io::ErrorKind::InvalidInput.into()))?.to_owned();
+        // The nonce makes the temporary name one's own, on every host that shares the directory.
+        name.push(format!(".{}", to_hex(&notice.nonce[..8])));
+        let temporary = path.with_file_name(name);
+        let locked = write_new(&temporary, &notice.text()).map_err(|error| failed(path, error))?;
+        // Where locks are not supported two jobs at one file are not told apart; their tokens still are.
+        let _ = flock(&locked, FlockOperation::NonBlockingLockExclusive);
+        Ok(Draft { path: path.into(), temporary, notice, locked })
+    }
+
+    /// Gives it its place: readers see all of it or nothing. Comes back if another rendezvous uses the place.
+    pub(super) fn publish(self) -> Result<Result<Published, Draft>, InitError> {
+        match self.take_place() {
+            Ok(true) => {
+                let (path, notice) = (self.path.clone(), self.notice.clone());
+                let _locked = self.locked.try_clone().map_err(|error| failed(&path, error))?;
+                Ok(Ok(Published { path, notice, _locked }))
+            }
+            Ok(false) => Ok(Err(self)),
+            Err(error) => Err(failed(&self.path, error)),
+        }
+    }
+
+    fn take_place(&self) -> io::Result<bool> {
+        // A link fails where a file is, and so is taken by one only.
+        match fs::hard_link(&self.temporary, &self.path) {
+            Ok(()) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Not every file system has links.
+            Err(_) if !self.path.exists() => return fs::rename(&self.temporary, &self.path).map(|()| true),
+            Err(error) => return Err(error),
+        }
+        let old = match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Ok(old) => old,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if flock(&old, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Ok(false);
+        }
+        if read(&self.path).is_err() && old.metadata()?.len() > 0 {
+            return Err(io::Error::other("there is a file that is not a rendezvous file: give another path"));
+        }
+        // Whoever held the lock before may have replaced the file that was opened here.
+        let (mine, now) = (old.metadata()?, fs::metadata(&self.path)?);
+        if (mine.dev(), mine.ino()) != (now.dev(), now.ino()) {
+            return Ok(false);
+        }
+        fs::rename(&self.temporary, &self.path).map(|()| true)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> InitError {
+    InitError::Io { what: format!("writing the rendezvous file {}", path.display()), source }
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // Another job may have replaced it meanwhile.
+        if read(&self.path).is_ok_and(|notice| notice == self.notice) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Reads the file; the error says why there is nothing to use yet.
+pub(super) fn read(path: &Path) -> Result<Notice, String> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| format!("opening the file: {error}"))?;
+    file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| format!("reading the file: {error}"))?;
+    Notice::parse(&text).ok_or_else(|| "the file is not a rendezvous file".into())
+}
+
+impl Notice {
+    fn text(&self) -> String {
+        format!("{FIRST_LINE}\naddress {}\nnonce {}\n", self.address, to_hex(&self.nonce))
+    }
+
+    fn parse(text: &str) -> Option<Notice> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == FIRST_LINE)?;
+        let address = lines.next()?.strip_prefix("address ")?.parse().ok()?;
+        let nonce = from_hex(lines.next()?.strip_prefix("nonce ")?)?;
+        Some(Notice { address, nonce })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,200}") {
+            Notice::parse(&text);
+            Notice::parse(&format!("{FIRST_LINE}\naddress {text}"));
+            Notice::parse(&format!("{FIRST_LINE}\naddress 127.0.0.1:1\nnonce {text}"));
+        }
+    }
+
+    fn notice(seed: u8) -> Notice {
+        Notice { address: "127.0.0.1:5".parse().unwrap(), nonce: [seed; 32] }
+    }
+
+    fn place(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("hcomm-publish-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_place_in_use_is_left_alone_until_it_is_free() {
+        let path = place("busy");
+        let first = Draft::write(&path, notice(1)).unwrap().publish().unwrap().ok().unwrap();
+        let waiting = Draft::write(&path, notice(2)).unwrap().publish().unwrap().err().unwrap();
+        assert_eq!(read(&path).unwrap(), notice(1));
+        drop(first);
+        let second = waiting.publish().unwrap().ok().unwrap();
+        assert_eq!(read(&path).unwrap(), notice(2));
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_left_over_is_replaced_and_another_s_is_not() {
+        let path = place("old");
+        fs::write(&path, notice(1).text()).unwrap();
+        let published = Draft::write(&path, notice(2)).unwrap().publish().unwrap().ok().unwrap();
+        assert_eq!(read(&path).unwrap(), notice(2));
+        drop(published);
+        fs::write(&path, "somebody's thesis").unwrap();
+        let error = Draft::write(&path, notice(3)).unwrap().publish().err().unwrap();
+        assert!(error.to_string().contains("not a rendezvous file"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's thesis");
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn text_goes_there_and_back() {
+        let notice = Notice { address: "[fe80::1%3]:5".parse().unwrap(), nonce: [7; 32] };
+        assert_eq!(Notice::parse(&notice.text()), Some(notice));
+    }
+}

@@ -1,0 +1,107 @@
+//! What is left when set-up ends early. Each runs in a process of its own: others would be counted as well.
+
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::*;
+
+/// How many threads of this process have this name.
+fn threads_named(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn in_own_process(test: &str) {
+    let name = format!("domain::tests::ends::{test}");
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &name, "--ignored", "--test-threads=1"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&status.stdout);
+    assert!(
+        status.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&status.stderr)
+    );
+}
+
+#[test]
+fn a_dropped_future_leaves_nothing_behind() {
+    in_own_process("child_drops_futures");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_drops_futures() {
+    let config = JoinConfig { deadlines: Deadlines::default(), ..job(3) };
+    // tokio's signal driver, which only tests have, keeps two descriptors once it was used.
+    drop(run_ranks(&config, 0..3));
+    let before = descriptors();
+    for _ in 0..5 {
+        let futures: Vec<_> = (0..2).map(|rank| super::super::join(as_rank(&config, rank))).collect();
+        while TcpStream::connect(address_of(&config)).is_err() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        drop(futures);
+        // The default deadline is a minute: waiting less than that shows that they were cancelled.
+        let started = std::time::Instant::now();
+        while threads_named("hcomm-setup") > 0 || descriptors() > before {
+            assert!(
+                started.elapsed() < Duration::from_secs(20),
+                "{} descriptors, {before} before",
+                descriptors()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let members: Vec<Membership> =
+        run_ranks(&config, 0..3).into_iter().map(|outcome| outcome.unwrap()).collect();
+    assert_eq!(descriptors(), before + 3 * 2 * 2);
+    drop(members);
+    assert_eq!(descriptors(), before);
+}
+
+/// For trials on several hosts or in several network namespaces: settings from the environment.
+#[test]
+#[ignore = "needs a launcher's environment"]
+fn child_joins_from_env() {
+    let seconds =
+        |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).map(Duration::from_secs_f32);
+    let mut config = super::super::from_env().unwrap();
+    config.deadlines.rendezvous = seconds("HCOMM_TEST_RENDEZVOUS_S").unwrap_or(config.deadlines.rendezvous);
+    config.deadlines.link = seconds("HCOMM_TEST_LINK_S").unwrap_or(config.deadlines.link);
+    match join_blocking(config) {
+        Ok(membership) => {
+            let addresses: Vec<String> =
+                membership.members.iter().map(|member| member.address.to_string()).collect();
+            let same: Vec<bool> =
+                membership.streams.iter().flatten().map(|streams| streams.same_host).collect();
+            let text = format!("joined: {} same host: {same:?}\n", addresses.join(" "));
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn limits_are_checked_at_the_start() {
+    in_own_process("child_has_few_descriptors");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_has_few_descriptors() {
+    // The soft limit is raised where that is enough.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(100) }).unwrap();
+    check_streams(run_ranks(&job(2), 0..2).into_iter().map(|outcome| outcome.unwrap()).collect());
+    let error = join_blocking(hurried(64)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, InitError::Limit { available: 100, needed, .. } if needed > 189), "{text}");
+    assert!(text.contains("LimitNOFILE"), "{text}");
+}

@@ -1,0 +1,146 @@
+//! Two hosts, played by two network namespaces with a cable between them. Where those can't be made (it takes the
+//! right to administer the network) there is nothing to test.
+
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+/// A rank's host, and its own variables.
+type Ranked<'a> = (usize, &'a [(&'a str, &'a str)]);
+
+/// Two namespaces: host 0 is 10.77.0.1, host 1 is 10.77.0.2. Both have an interface `decoy`, 172.31.77.1.
+struct Hosts {
+    names: [String; 2],
+}
+
+impl Hosts {
+    fn new() -> Option<Hosts> {
+        let tag = format!("hc{}-{}", std::process::id(), own_ports(1));
+        let hosts = Hosts { names: [0, 1].map(|host| format!("{tag}-{host}")) };
+        let [first, second] = &hosts.names;
+        let mut made = ip(&["netns", "add", first]) && ip(&["netns", "add", second]);
+        let cable = [
+            "link", "add", "cable", "netns", first, "type", "veth", "peer", "name", "cable", "netns", second,
+        ];
+        made = made && ip(&cable);
+        for (host, name) in hosts.names.iter().enumerate() {
+            let address = format!("10.77.0.{}/24", host + 1);
+            made = made
+                && ip(&["-n", name, "link", "add", "decoy", "type", "veth", "peer", "name", "yoced"])
+                && ip(&["-n", name, "addr", "add", "172.31.77.1/24", "dev", "decoy"])
+                && ip(&["-n", name, "addr", "add", &address, "dev", "cable"])
+                && ["lo", "decoy", "yoced", "cable"]
+                    .iter()
+                    .all(|device| ip(&["-n", name, "link", "set", device, "up"]));
+        }
+        made.then_some(hosts)
+    }
+
+    /// Drops what this host sends to these ports.
+    fn block(&self, host: usize, ports: &str) {
+        let rule = [
+            "-n",
+            &self.names[host],
+            "rule",
+            "add",
+            "pref",
+            "9",
+            "ipproto",
+            "tcp",
+            "dport",
+            ports,
+            "blackhole",
+        ];
+        assert!(ip(&rule));
+    }
+
+    /// Ranks on the given hosts, each with variables of its own; what each printed.
+    fn run(&self, ranks: &[Ranked<'_>]) -> Vec<String> {
+        let world = ranks.len().to_string();
+        let token = Token::random().unwrap().to_hex();
+        let common = [
+            ("MASTER_ADDR", "10.77.0.1"),
+            ("MASTER_PORT", "29500"),
+            ("WORLD_SIZE", &world),
+            ("HCOMM_TOKEN", &token),
+            ("HCOMM_TEST_RENDEZVOUS_S", "20"),
+            ("HCOMM_TEST_LINK_S", "1.5"),
+        ];
+        let start = |(rank, (host, own)): (usize, &Ranked<'_>)| -> Child {
+            Command::new("ip")
+                .args(["netns", "exec", &self.names[*host]])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", "domain::tests::ends::child_joins_from_env", "--ignored", "--nocapture"])
+                .envs(common)
+                .envs(own.iter().copied())
+                .env("RANK", rank.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<Child> = ranks.iter().enumerate().map(start).collect();
+        let outputs = children.into_iter().map(|child| child.wait_with_output().unwrap());
+        outputs.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&["netns", "del", name]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> bool {
+    let quiet = Command::new("ip").args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    quiet.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn the_address_that_routes_to_the_root_is_told() {
+    let Some(hosts) = Hosts::new() else { return };
+    for text in hosts.run(&[(0, &[]), (1, &[]), (1, &[])]) {
+        assert!(text.contains("joined: 10.77.0.1:") && text.matches(" 10.77.0.2:").count() == 2, "{text}");
+        assert!(!text.contains("172.31.77.1"), "{text}");
+    }
+    let texts = hosts.run(&[(0, &[]), (1, &[]), (1, &[])]);
+    let near = ["same host: [false, false]", "same host: [false, true]", "same host: [false, true]"];
+    texts.iter().zip(near).for_each(|(text, near)| assert!(text.contains(near), "{text}"));
+}
+
+#[test]
+fn loopback_between_hosts_is_explained() {
+    let Some(hosts) = Hosts::new() else { return };
+    for text in hosts.run(&[(0, &[]), (1, &[("HCOMM_INTERFACE", "lo")])]) {
+        assert!(text.contains("rank 1 at 127.0.0.1:") && text.contains("on its own host only"), "{text}");
+    }
+}
+
+#[test]
+fn one_open_direction_is_enough() {
+    let Some(hosts) = Hosts::new() else { return };
+    hosts.block(1, "30000-30009");
+    let ports = ("HCOMM_PORT_RANGE", "30000-30009");
+    for text in hosts.run(&[(0, &[ports]), (1, &[]), (1, &[])]) {
+        assert!(text.contains("joined"), "{text}");
+    }
+}
+
+#[test]
+fn no_open_direction_is_told_to_all() {
+    let Some(hosts) = Hosts::new() else { return };
+    hosts.block(1, "30000-30009");
+    hosts.block(0, "31000-31009");
+    let (near, far) = (("HCOMM_PORT_RANGE", "30000-30009"), ("HCOMM_PORT_RANGE", "31000-31009"));
+    for text in hosts.run(&[(0, &[near]), (1, &[far])]) {
+        assert!(text.contains("rank 1 can't reach rank 0 at 10.77.0.1:30000"), "{text}");
+        assert!(text.contains("nor does rank 0 reach it at 10.77.0.2:31001"), "{text}");
+    }
+    // One port that is open both ways is all it takes.
+    let (near, far) = (("HCOMM_PORT_RANGE", "30010-30010"), ("HCOMM_PORT_RANGE", "31010-31010"));
+    for text in hosts.run(&[(0, &[near]), (1, &[far])]) {
+        assert!(text.contains("joined: 10.77.0.1:30010 10.77.0.2:31010"), "{text}");
+    }
+}
