@@ -93,6 +93,7 @@ impl fmt::Display for DType {
 /// | `Avg` | the wrapped sum divided by the number of ranks, rounded towards zero | the sum divided by the number of ranks |
 ///
 /// `f16` and `bf16`: the inputs of one step are combined in `f32` and rounded once.
+/// A floating-point result that is NaN is the canonical one, whatever the sign and payload of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum ReduceOp {
