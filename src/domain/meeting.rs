@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, lookup_host};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::config::{JoinConfig, Rendezvous, split_host_port};
 use super::interface::{self, Own};
@@ -51,7 +51,7 @@ impl Meeting {
 }
 
 async fn at_address(config: &JoinConfig, address: &str) -> Result<Meeting, InitError> {
-    let places = resolve(address).await.map_err(InitError::Config)?;
+    let places = resolve(config, address).await.map_err(InitError::Config)?;
     for place in &places {
         config.check_exposure(*place, "the root's address")?;
     }
@@ -188,7 +188,7 @@ pub(super) struct Target {
 pub(super) async fn find(config: &JoinConfig) -> Result<Target, String> {
     match &config.rendezvous {
         Rendezvous::Root { address } => {
-            let places = resolve(address).await?;
+            let places = resolve(config, address).await?;
             Ok(Target { places, key: Key::control(config.token.as_ref(), b"") })
         }
         Rendezvous::File { path } => {
@@ -199,9 +199,13 @@ pub(super) async fn find(config: &JoinConfig) -> Result<Target, String> {
     }
 }
 
-async fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
+async fn resolve(config: &JoinConfig, address: &str) -> Result<Vec<SocketAddr>, String> {
     let (host, port) = split_host_port(address).map_err(|error| error.to_string())?;
-    let places = lookup_host((host, port)).await.map_err(|error| format!("looking up {host}: {error}"))?;
+    let limit = config.deadlines.link;
+    let places = match timeout(limit, lookup_host((host, port))).await {
+        Ok(places) => places.map_err(|error| format!("looking up {host}: {error}"))?,
+        Err(_) => return Err(format!("looking up {host}: no answer within {limit:.1?} (link deadline)")),
+    };
     let mut unique: Vec<SocketAddr> = Vec::new();
     places.for_each(|place| {
         if !unique.contains(&place) {

@@ -94,9 +94,12 @@ impl<'a> Search<'a> {
     }
 
     fn check_exposure(&mut self, place: SocketAddr) -> Result<(), Setback> {
-        if !std::mem::replace(&mut self.warned_exposure, true) {
-            self.config.check_exposure(place, "the root's address").map_err(Setback::Fatal)?;
+        // What is allowed is warned of once, and not for every try.
+        if self.config.allow_unauthenticated && self.warned_exposure {
+            return Ok(());
         }
+        self.config.check_exposure(place, "the root's address").map_err(Setback::Fatal)?;
+        self.warned_exposure |= !place.ip().to_canonical().is_loopback();
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::super::frame::{Hello, Verdict};
 use super::super::message::{Blocked, Table};
+use super::super::publish::{Draft, Notice};
 use super::*;
 
 #[test]
@@ -336,4 +337,21 @@ fn a_pair_that_fails_one_way_is_connected_the_other_way() {
             assert!(streams.iter().any(|stream| stream.local_addr().unwrap() == fast.peer_addr().unwrap()));
         }
     });
+}
+
+/// Each time the file is read, and not only the first.
+#[test]
+fn a_file_that_names_an_open_address_needs_a_token() {
+    let path = temporary("open");
+    let notice = Notice { address: "192.0.2.77:9".parse().unwrap(), nonce: [1; 32] };
+    let config =
+        JoinConfig { rendezvous: Rendezvous::File { path: path.clone() }, token: None, ..hurried(2) };
+    let near = Notice { address: "127.0.0.1:9".parse().unwrap(), nonce: [1; 32] };
+    let near = Draft::write(&path, near).unwrap().publish().unwrap().ok().unwrap();
+    let member = super::super::join(as_rank(&config, 1));
+    thread::sleep(Duration::from_millis(100));
+    drop(near);
+    let _far = Draft::write(&path, notice).unwrap().publish().unwrap().ok().unwrap();
+    let error = block_on(member).unwrap_err();
+    assert!(matches!(&error, InitError::Config(text) if text.contains("allow_unauthenticated")), "{error}");
 }
