@@ -1,0 +1,16 @@
+//! Ranks sum a vector. Start with `hcomm run -n 4 -- target/release/examples/all_reduce`, or under torchrun.
+
+use hcomm::{Communicator, ReduceOp};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut comm = Communicator::from_env().await?;
+    let mine = vec![comm.rank().0 as f32 + 1.0; 1_000_000];
+    let sum = comm.all_reduce(mine, ReduceOp::Sum).await?;
+    let ranks = comm.size() as f32;
+    assert!(sum.iter().all(|value| *value == ranks * (ranks + 1.0) / 2.0));
+    if comm.rank().0 == 0 {
+        println!("{} ranks summed {} elements", comm.size(), sum.len());
+    }
+    Ok(())
+}
