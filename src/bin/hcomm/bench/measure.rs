@@ -1,0 +1,193 @@
+//! Check, warm-up, iterations: one size.
+
+use std::time::{Duration, Instant};
+
+use hcomm::{Communicator, DType, Element, Rank};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Failed;
+use super::call::{Buffers, Call};
+use super::settings::{Link, Settings};
+use crate::names::Kind;
+
+/// How many calls show what one may take.
+const TRIALS: usize = 3;
+/// With `--check`, iterations come in so many batches with a check after each.
+const BATCHES: usize = 8;
+/// What ranks tell each other about their part: wrong elements, CPU time, bytes beyond the user's buffers.
+const FIGURES: usize = 3;
+
+/// What was measured at one size, over all ranks.
+pub struct Point {
+    pub count: usize,
+    pub algorithm: &'static str,
+    /// The time of each call at rank 0, in order of size.
+    pub times: Vec<Duration>,
+    /// Elements that were wrong.
+    pub wrong: u64,
+    /// CPU time in all calls.
+    pub cpu: Duration,
+    /// Most bytes beyond the user's buffers, of the rank that has most.
+    pub beyond: u64,
+}
+
+impl Point {
+    /// The mean time of a call.
+    pub fn mean(&self) -> Duration {
+        self.times.iter().sum::<Duration>() / self.times.len().max(1) as u32
+    }
+
+    /// The time that `percent` of the calls don't exceed.
+    pub fn percentile(&self, percent: usize) -> Duration {
+        let at = (self.times.len() * percent).div_ceil(100).saturating_sub(1);
+        self.times.get(at).copied().unwrap_or_default()
+    }
+}
+
+/// Measures vectors of `count` elements.
+pub async fn point<T: Element>(
+    settings: &Settings, comm: &mut Communicator, count: usize,
+) -> Result<Point, Failed> {
+    let algorithm = algorithm(settings, comm, count)?;
+    let call = Call::<T>::new(settings, comm, count)?;
+    let mut run = Run { settings, comm, call: &call, wrong: 0, cpu: Duration::ZERO, times: Vec::new() };
+    let buffers = run.check(call.buffers()).await?;
+    let buffers = run.iterate(buffers, TRIALS).await?;
+    let warm_up = settings.warm_up(run.typical());
+    let warm_up = run.agree(warm_up).await?;
+    let buffers = run.iterate(buffers, warm_up).await?;
+    let iterations = settings.iterations(run.typical());
+    let iterations = run.agree(iterations).await?;
+    run.times = Vec::with_capacity(iterations);
+    run.cpu = Duration::ZERO;
+    run.comm.barrier().await?;
+    run.batches(buffers, iterations).await?;
+    run.finish(algorithm, count).await
+}
+
+/// The name of the algorithm that all calls of a size use.
+fn algorithm(settings: &Settings, comm: &mut Communicator, count: usize) -> Result<&'static str, Failed> {
+    let (count, dtype) = if settings.kind == Kind::Barrier { (1, DType::U8) } else { (count, settings.dtype) };
+    match (settings.algorithm, settings.kind.collective(Rank(0))) {
+        (Some(algorithm), _) => Ok(algorithm.name()),
+        (None, Some(collective)) => Ok(comm.explain(collective, count, dtype)?.choice.algorithm.name()),
+        (None, None) => Ok("direct"),
+    }
+}
+
+/// One rank's part in a point.
+struct Run<'a, T: Element> {
+    settings: &'a Settings,
+    comm: &'a mut Communicator,
+    call: &'a Call<'a, T>,
+    times: Vec<Duration>,
+    wrong: u64,
+    cpu: Duration,
+}
+
+impl<T: Element> Run<'_, T> {
+    async fn check(&mut self, mut buffers: Buffers<T>) -> Result<Buffers<T>, Failed> {
+        self.call.fill(&mut buffers);
+        if self.settings.kind == Kind::Barrier && self.settings.on_one_host() {
+            self.wrong += self.check_barrier().await?;
+            return Ok(buffers);
+        }
+        let buffers = self.call.run(self.comm, buffers).await?;
+        self.wrong += self.call.wrong(&buffers);
+        Ok(buffers)
+    }
+
+    /// No rank may leave a barrier before the last has come: whoever did is counted.
+    async fn check_barrier(&mut self) -> Result<u64, Failed> {
+        let rank = self.comm.rank().index();
+        // Late ranks: each in turn would be left behind by a barrier that does not wait for it.
+        std::thread::sleep(Duration::from_millis(rank as u64 % 4));
+        let mut clocks = vec![0u64; 2 * self.comm.size()];
+        let mine = &mut clocks[2 * rank..][..2];
+        mine[0] = nanos(now(ClockId::Monotonic));
+        self.comm.barrier().await?;
+        mine[1] = nanos(now(ClockId::Monotonic));
+        let clocks = self.comm.all_gather(clocks).await?;
+        let last = clocks.iter().step_by(2).max();
+        Ok(u64::from(Some(&clocks[2 * rank + 1]) < last))
+    }
+
+    /// Timed calls, back to back, or with a new input each.
+    async fn iterate(&mut self, mut buffers: Buffers<T>, count: usize) -> Result<Buffers<T>, Failed> {
+        self.times.clear();
+        if !self.settings.touch {
+            return self.calls(buffers, count).await;
+        }
+        for _ in 0..count {
+            self.call.fill(&mut buffers);
+            self.comm.barrier().await?;
+            buffers = self.calls(buffers, 1).await?;
+        }
+        Ok(buffers)
+    }
+
+    async fn calls(&mut self, mut buffers: Buffers<T>, count: usize) -> Result<Buffers<T>, Failed> {
+        let before = now(ClockId::ProcessCPUTime);
+        for _ in 0..count {
+            let start = Instant::now();
+            buffers = self.call.run(self.comm, buffers).await?;
+            self.times.push(start.elapsed());
+        }
+        self.cpu += now(ClockId::ProcessCPUTime) - before;
+        Ok(buffers)
+    }
+
+    async fn batches(&mut self, mut buffers: Buffers<T>, iterations: usize) -> Result<(), Failed> {
+        let batch = if self.settings.check { iterations.div_ceil(BATCHES) } else { iterations };
+        let mut all = Vec::with_capacity(iterations);
+        while all.len() < iterations {
+            buffers = self.iterate(buffers, batch.min(iterations - all.len())).await?;
+            all.append(&mut self.times);
+            if self.settings.check {
+                buffers = self.check(buffers).await?;
+            }
+        }
+        self.times = all;
+        Ok(())
+    }
+
+    /// The median of the last calls.
+    fn typical(&mut self) -> Duration {
+        self.times.sort_unstable();
+        self.times.get(self.times.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// Rank 0's number, at all ranks.
+    async fn agree(&mut self, number: usize) -> Result<usize, Failed> {
+        let agreed = self.comm.broadcast(vec![number as u64], Rank(0)).await?;
+        Ok(agreed[0] as usize)
+    }
+
+    async fn finish(mut self, algorithm: &'static str, count: usize) -> Result<Point, Failed> {
+        let mut figures = vec![0u64; FIGURES * self.comm.size()];
+        let beyond = self.comm.staging_bytes().1 as u64;
+        let mine = [self.wrong, nanos(self.cpu), beyond];
+        figures[FIGURES * self.comm.rank().index()..][..FIGURES].copy_from_slice(&mine);
+        let figures = self.comm.all_gather(figures).await?;
+        let of = |figure: usize| figures.iter().skip(figure).step_by(FIGURES).copied();
+        // Ranks that are threads have one CPU clock between them.
+        let cpu = if self.settings.link == Link::Memory { figures[1] } else { of(1).sum() };
+        self.times.sort_unstable();
+        Ok(Point {
+            count,
+            algorithm,
+            times: self.times,
+            wrong: of(0).sum(),
+            cpu: Duration::from_nanos(cpu),
+            beyond: of(2).max().unwrap_or(0),
+        })
+    }
+}
+
+fn now(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}

@@ -1,0 +1,132 @@
+//! `hcomm bench`: operations, checked and timed.
+//!
+//! - [`settings`]: what is measured, from the arguments
+//! - [`pattern`]: inputs, and what must come out
+//! - [`call`]: one call of the operation on its buffers
+//! - [`measure`]: check, warm-up, iterations
+//! - [`table`]: what is printed and written
+
+mod call;
+mod measure;
+mod pattern;
+mod settings;
+mod table;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use hcomm::{Communicator, DType, Element, Error};
+
+pub use settings::Args;
+use settings::{Link, Settings};
+use table::Table;
+
+use crate::failure::{Failure, Outcome};
+use crate::run::{Output, World, launch};
+
+/// Measures, as all ranks or as one of them.
+pub fn run(args: &Args) -> Outcome {
+    let settings = Settings::new(args)?;
+    match settings.link {
+        Link::Memory => memory(&settings),
+        Link::Tcp if std::env::var_os("RANK").is_some() => one_of_many(settings),
+        Link::Tcp => {
+            let this = std::env::current_exe().map_err(Failure::other)?;
+            let arguments = std::env::args_os().skip(1);
+            let command: Vec<OsString> = std::iter::once(this.into()).chain(arguments).collect();
+            launch(&World { ranks: settings.ranks as u32, command, output: Output::Inherited })
+        }
+    }
+}
+
+/// All ranks, as threads of this process.
+fn memory(settings: &Settings) -> Outcome {
+    let ends: Vec<Outcome> = std::thread::scope(|scope| {
+        let ranks = Communicator::local(settings.ranks).into_iter();
+        let threads: Vec<_> = ranks
+            .map(|comm| scope.spawn(|| runtime()?.block_on(rank(settings, comm))))
+            .collect();
+        let panicked = |_| Err(Failure::other("a rank panicked"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    });
+    let mut first = Ok(ExitCode::SUCCESS);
+    for (rank, end) in ends.into_iter().enumerate().rev() {
+        if rank == 0 || end.is_err() {
+            first = end;
+        }
+    }
+    first
+}
+
+/// One rank, started by a launcher.
+fn one_of_many(mut settings: Settings) -> Outcome {
+    runtime()?.block_on(async {
+        let comm = Communicator::from_env().await.map_err(Failure::other)?;
+        let asked = std::mem::replace(&mut settings.ranks, comm.size());
+        if settings.ranks_given && asked != comm.size() {
+            let size = comm.size();
+            return Err(Failure::usage(format!("-n {asked}, but the launcher has started {size} ranks: leave -n out")));
+        }
+        rank(&settings, comm).await
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::other(format!("no runtime: {error}")))
+}
+
+/// One rank's part, whatever links it to the others.
+async fn rank(settings: &Settings, mut comm: Communicator) -> Outcome {
+    let number = comm.rank();
+    let wrong = match settings.dtype {
+        DType::F32 => sizes::<f32>(settings, &mut comm).await,
+        DType::F64 => sizes::<f64>(settings, &mut comm).await,
+        DType::F16 => sizes::<half::f16>(settings, &mut comm).await,
+        DType::BF16 => sizes::<half::bf16>(settings, &mut comm).await,
+        DType::I8 => sizes::<i8>(settings, &mut comm).await,
+        DType::I16 => sizes::<i16>(settings, &mut comm).await,
+        DType::I32 => sizes::<i32>(settings, &mut comm).await,
+        DType::I64 => sizes::<i64>(settings, &mut comm).await,
+        DType::U8 => sizes::<u8>(settings, &mut comm).await,
+        DType::U16 => sizes::<u16>(settings, &mut comm).await,
+        DType::U32 => sizes::<u32>(settings, &mut comm).await,
+        DType::U64 => sizes::<u64>(settings, &mut comm).await,
+        other => return Err(Failure::usage(format!("there is no benchmark of {other}"))),
+    };
+    let wrong = wrong.map_err(|error| Failure::other(format!("rank {number}: {error}")))?;
+    // One rank tells it for all.
+    Ok(ExitCode::from(u8::from(wrong > 0 && number.0 == 0)))
+}
+
+/// Every size in turn; gives how many elements were wrong, on all ranks.
+async fn sizes<T: Element>(settings: &Settings, comm: &mut Communicator) -> Result<u64, Failed> {
+    let mut table = (comm.rank().0 == 0).then(|| Table::new(settings));
+    let mut wrong = 0;
+    for count in settings.counts() {
+        let point = measure::point::<T>(settings, comm, count).await?;
+        wrong += point.wrong;
+        if let Some(table) = &mut table {
+            table.row(point);
+        }
+    }
+    if let Some(table) = table {
+        table.finish().map_err(Failed::File)?;
+    }
+    Ok(wrong)
+}
+
+/// Why a measurement ended early.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Operation(#[from] Error),
+    #[error("{0}")]
+    File(String),
+}
+
+impl<B> From<hcomm::OpError<B>> for Failed {
+    fn from(error: hcomm::OpError<B>) -> Self {
+        Failed::Operation(error.error)
+    }
+}

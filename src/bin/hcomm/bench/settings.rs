@@ -1,0 +1,221 @@
+//! What is measured, from the arguments.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use hcomm::path::verify::RANKS_MAX;
+use hcomm::path::{Algorithm, Facts, choose};
+use hcomm::{DType, Rank, ReduceOp};
+
+use crate::failure::Failure;
+use crate::names::{self, Kind};
+
+/// The fewest iterations of a point: below, a percentile says nothing.
+const ITERS_MIN: usize = 7;
+/// The most that are chosen: more tell nothing new.
+const ITERS_MAX: usize = 20_000;
+
+const DETAILS: &str = "\
+Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
+
+For each size the result of one call is compared element by element with what must come out; then calls follow one
+another, each timed at rank 0 from the call to its end. Columns, as those of nccl-tests:
+  size, count   of the vector of one rank; for all_gather and reduce_scatter the parts of all ranks together
+  time          mean of all calls
+  algbw         size / time
+  busbw         algbw × 2(n−1)/n for all_reduce, × (n−1)/n for all_gather and reduce_scatter
+  #wrong        elements that were not what they must be, on all ranks; any makes the exit code 1
+and
+  p50, p99      of the calls
+  CPU           seconds of all ranks together, in all calls
+  beyond        most bytes of memory beyond the user's buffers so far, of the rank that has most
+  algorithm     as chosen for this size
+
+Examples:
+  hcomm bench all_reduce -n 4
+  hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
+  hcomm bench all_gather -n 3 --dtype u8 --seconds 2 --json all_gather.json
+  hcomm run -n 2 -- hcomm bench send_recv          under a launcher; torchrun works, too";
+
+/// Measures an operation: checked results, times as nccl-tests gives them
+#[derive(clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    /// What is measured
+    #[arg(value_enum, value_name = "OP")]
+    kind: Kind,
+    /// How many ranks [default: 2, or what the launcher says]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX as i64))]
+    ranks: Option<u32>,
+    /// Smallest size
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size)]
+    begin: usize,
+    /// Largest size
+    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size)]
+    end: usize,
+    /// From one size to the next
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// What connects the ranks
+    #[arg(long, value_enum, default_value_t = Link::Tcp)]
+    link: Link,
+    /// Element type
+    #[arg(long, default_value = "f32", value_parser = names::dtype())]
+    dtype: DType,
+    /// Reduction
+    #[arg(long, default_value = "sum", value_parser = names::reduce_op())]
+    op: ReduceOp,
+    /// This algorithm instead of the one that would be chosen
+    #[arg(long, value_parser = names::algorithm())]
+    algorithm: Option<Algorithm>,
+    /// So many iterations per size, whatever the time
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+    /// As many iterations per size as take so long, from 7 to 20000
+    #[arg(long, default_value_t = 0.4, value_name = "S")]
+    seconds: f64,
+    /// Compares results also between iterations
+    #[arg(long)]
+    check: bool,
+    /// Every rank rewrites its buffer before each iteration, untimed
+    #[arg(long)]
+    touch: bool,
+    /// Uses a prepared handle (all_reduce)
+    #[arg(long, conflicts_with = "algorithm")]
+    prepared: bool,
+    /// Writes the results to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What connects the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Link {
+    /// Threads of one process
+    Memory,
+    /// Processes, over sockets
+    Tcp,
+}
+
+impl Link {
+    /// The name, as the command line takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Link::Memory => "memory",
+            Link::Tcp => "tcp",
+        }
+    }
+}
+
+/// What is measured.
+pub struct Settings {
+    pub kind: Kind,
+    pub ranks: usize,
+    /// Whether the user gave their number.
+    pub ranks_given: bool,
+    pub link: Link,
+    pub dtype: DType,
+    pub op: ReduceOp,
+    pub algorithm: Option<Algorithm>,
+    pub check: bool,
+    pub touch: bool,
+    pub prepared: bool,
+    pub json: Option<PathBuf>,
+    sizes: [usize; 2],
+    factor: usize,
+    iters: Option<usize>,
+    duration: Duration,
+}
+
+impl Settings {
+    /// Refuses what can't be measured.
+    pub fn new(args: &Args) -> Result<Self, Failure> {
+        let kind = args.kind;
+        let usage = |message: String| Err(Failure::usage(message));
+        if args.begin > args.end {
+            return usage(format!("-b {} is more than -e {}", args.begin, args.end));
+        }
+        if args.prepared && kind != Kind::AllReduce {
+            return usage(format!("--prepared is for all_reduce; {kind} has no prepared handle"));
+        }
+        let Ok(duration) = Duration::try_from_secs_f64(args.seconds) else {
+            return usage(format!("--seconds {} is no time", args.seconds));
+        };
+        if let Some(path) = &args.json
+            && let Err(error) = OpenOptions::new().create(true).append(true).open(path)
+        {
+            return usage(format!("can't write {}: {error}", path.display()));
+        }
+        let ranks = args.ranks.unwrap_or(2);
+        if let Some(algorithm) = args.algorithm {
+            possible(kind, algorithm, ranks)?;
+        }
+        Ok(Settings {
+            kind,
+            ranks: ranks as usize,
+            ranks_given: args.ranks.is_some(),
+            link: args.link,
+            dtype: args.dtype,
+            op: args.op,
+            algorithm: args.algorithm,
+            check: args.check,
+            touch: args.touch,
+            prepared: args.prepared,
+            json: args.json.clone(),
+            sizes: [args.begin, args.end],
+            factor: args.factor as usize,
+            iters: args.iters.map(|iters| iters as usize),
+            duration,
+        })
+    }
+
+    /// Whether clocks of different ranks can be compared.
+    pub fn on_one_host(&self) -> bool {
+        let local = std::env::var("LOCAL_WORLD_SIZE");
+        self.link == Link::Memory || local.is_ok() && local == std::env::var("WORLD_SIZE")
+    }
+
+    /// The element counts of all points, of the whole vector.
+    pub fn counts(&self) -> Vec<usize> {
+        if self.kind == Kind::Barrier {
+            return vec![0];
+        }
+        let granule = if self.kind.has_parts() { self.ranks } else { 1 };
+        let [begin, end] = self.sizes;
+        let sizes = std::iter::successors(Some(begin.max(1)), |size| size.checked_mul(self.factor));
+        let whole = |size: usize| (size / self.dtype.size() / granule).max(1) * granule;
+        let mut counts: Vec<usize> = sizes.take_while(|size| *size <= end.max(1)).map(whole).collect();
+        counts.dedup();
+        counts
+    }
+
+    /// How many iterations, if one takes `each` as far as is known.
+    pub fn iterations(&self, each: Duration) -> usize {
+        self.iters.unwrap_or_else(|| self.fitting(each, self.duration).clamp(ITERS_MIN, ITERS_MAX))
+    }
+
+    /// How many iterations to warm up with: a tenth of the time.
+    pub fn warm_up(&self, each: Duration) -> usize {
+        self.fitting(each, self.duration / 10).clamp(1, ITERS_MAX / 10)
+    }
+
+    fn fitting(&self, each: Duration, time: Duration) -> usize {
+        (time.as_nanos() / each.as_nanos().max(1)) as usize
+    }
+}
+
+/// Whether the algorithm can do it; if not, says which can.
+pub fn possible(kind: Kind, algorithm: Algorithm, ranks: u32) -> Result<(), Failure> {
+    let Some(collective) = kind.collective(Rank(0)) else {
+        return Err(Failure::usage(format!("{kind} has no algorithm: messages go straight to their receiver")));
+    };
+    if kind == Kind::Barrier {
+        return Err(Failure::usage("barrier has no choice of algorithm"));
+    }
+    let Err(error) = choose(&Facts::new(ranks), collective, 1, Some(algorithm)) else { return Ok(()) };
+    let able = Algorithm::ALL.into_iter().filter(|other| other.supports(collective)).map(Algorithm::name);
+    let able: Vec<&str> = able.collect();
+    Err(Failure::usage(format!("{error}; {kind} can be done by {}", able.join(", "))))
+}

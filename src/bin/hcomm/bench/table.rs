@@ -1,0 +1,142 @@
+//! What is printed and written.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::measure::Point;
+use super::settings::Settings;
+use crate::names::Kind;
+
+/// Rank 0's output: a line per size, as soon as it is measured.
+pub struct Table<'a> {
+    settings: &'a Settings,
+    points: Vec<Record<'a>>,
+    wrong: u64,
+    busbw: Vec<f64>,
+}
+
+/// A point in the file.
+#[derive(Serialize)]
+struct Record<'a> {
+    peer: &'static str,
+    link: &'static str,
+    op: &'static str,
+    dtype: &'a str,
+    redop: Option<&'a str>,
+    ranks: usize,
+    bytes: usize,
+    median_us: f64,
+    p99_us: f64,
+    mean_us: f64,
+    iters: usize,
+    cpu_us_per_op: f64,
+    beyond_bytes: u64,
+    wrong: u64,
+    algorithm: &'static str,
+    touch: bool,
+    prepared: bool,
+}
+
+impl<'a> Table<'a> {
+    /// Prints the head.
+    pub fn new(settings: &'a Settings) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+        let op = if settings.kind.reduces() { format!(" {}", settings.op) } else { String::new() };
+        let mut how = String::new();
+        for (set, text) in [(settings.touch, ", touched"), (settings.prepared, ", prepared")] {
+            how += if set { text } else { "" };
+        }
+        let algorithm = settings.algorithm.map_or("chosen per size", |algorithm| algorithm.name());
+        println!(
+            "# hcomm {}: {}{op} of {}, {} ranks, link {}, algorithm {algorithm}{how}, {cpus} CPUs\n#",
+            env!("CARGO_PKG_VERSION"),
+            settings.kind,
+            settings.dtype,
+            settings.ranks,
+            settings.link.name(),
+        );
+        println!(
+            "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}  algorithm",
+            "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "p50", "p99", "CPU", "beyond"
+        );
+        println!(
+            "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}",
+            "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(s)", "(B)"
+        );
+        Table { settings, points: Vec::new(), wrong: 0, busbw: Vec::new() }
+    }
+
+    /// Prints a line.
+    pub fn row(&mut self, point: Point) {
+        let settings = self.settings;
+        let bytes = point.count * settings.dtype.size();
+        let mean = point.mean();
+        let algbw = bytes as f64 / mean.as_secs_f64() / 1e9;
+        let busbw = algbw * bus_factor(settings.kind, settings.ranks as f64);
+        let (median, p99) = (point.percentile(50), point.percentile(99));
+        println!(
+            " {bytes:>11} {:>11} {:>5} {:>6} {:>10} {algbw:>7.2} {busbw:>7.2} {:>6} {:>10} {:>10} {:>7.3} {:>9}  {}",
+            point.count,
+            settings.dtype.name(),
+            if settings.kind.reduces() { settings.op.name() } else { "none" },
+            micros(mean),
+            point.wrong,
+            micros(median),
+            micros(p99),
+            point.cpu.as_secs_f64(),
+            point.beyond,
+            point.algorithm,
+        );
+        self.wrong += point.wrong;
+        self.busbw.push(busbw);
+        self.points.push(Record {
+            peer: "hcomm",
+            link: settings.link.name(),
+            op: settings.kind.name(),
+            dtype: settings.dtype.name(),
+            redop: settings.kind.reduces().then(|| settings.op.name()),
+            ranks: settings.ranks,
+            bytes,
+            median_us: median.as_secs_f64() * 1e6,
+            p99_us: p99.as_secs_f64() * 1e6,
+            mean_us: mean.as_secs_f64() * 1e6,
+            iters: point.times.len(),
+            cpu_us_per_op: point.cpu.as_secs_f64() * 1e6 / point.times.len() as f64,
+            beyond_bytes: point.beyond,
+            wrong: point.wrong,
+            algorithm: point.algorithm,
+            touch: settings.touch,
+            prepared: settings.prepared,
+        });
+    }
+
+    /// Prints the foot and writes the file.
+    pub fn finish(self) -> Result<(), String> {
+        let verdict = if self.wrong == 0 { "every element right" } else { "ELEMENTS WRONG" };
+        println!("#\n# {} wrong: {verdict}", self.wrong);
+        if self.settings.kind != Kind::Barrier {
+            println!("# mean busbw: {:.3} GB/s", self.busbw.iter().sum::<f64>() / self.busbw.len() as f64);
+        }
+        let Some(path) = &self.settings.json else { return Ok(()) };
+        let text = serde_json::to_string_pretty(&self.points).map_err(|error| error.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|error| format!("can't write {}: {error}", path.display()))
+    }
+}
+
+/// Bytes that a link must carry for each byte of the vector, at best: so that figures of different operations and
+/// numbers of ranks compare with what the hardware can do. As nccl-tests counts.
+fn bus_factor(kind: Kind, ranks: f64) -> f64 {
+    match kind {
+        Kind::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Kind::AllGather | Kind::ReduceScatter => (ranks - 1.0) / ranks,
+        Kind::Broadcast | Kind::SendRecv | Kind::Barrier => 1.0,
+    }
+}
+
+/// Four digits, as far as there are as many.
+fn micros(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    let decimals = if micros < 100.0 { 2 } else { usize::from(micros < 10_000.0) };
+    format!("{micros:.decimals$}")
+}

@@ -1,0 +1,121 @@
+//! What the command line calls things: operations, types, sizes.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hcomm::path::{Algorithm, Collective};
+use hcomm::{DType, Rank, ReduceOp};
+
+/// An operation that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Kind {
+    /// Combines the vectors of all ranks; all get the result
+    AllReduce,
+    /// Gives all ranks the vector of one
+    Broadcast,
+    /// Gives all ranks the parts of all
+    AllGather,
+    /// Combines the vectors of all ranks; each gets a part of the result
+    ReduceScatter,
+    /// Ends when all have begun
+    Barrier,
+    /// Each rank sends to the next and receives from the one before
+    SendRecv,
+}
+
+impl Kind {
+    /// The name, as the command line takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all_reduce",
+            Kind::Broadcast => "broadcast",
+            Kind::AllGather => "all_gather",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::Barrier => "barrier",
+            Kind::SendRecv => "send_recv",
+        }
+    }
+
+    /// What its plans compute; messages have none.
+    pub const fn collective(self, root: Rank) -> Option<Collective> {
+        match self {
+            Kind::AllReduce | Kind::Barrier => Some(Collective::AllReduce),
+            Kind::Broadcast => Some(Collective::Broadcast { root }),
+            Kind::AllGather => Some(Collective::AllGather),
+            Kind::ReduceScatter => Some(Collective::ReduceScatter),
+            Kind::SendRecv => None,
+        }
+    }
+
+    /// Whether it computes, so that a reduction can be chosen.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Kind::AllReduce | Kind::ReduceScatter)
+    }
+
+    /// Whether its buffer is cut into one part per rank.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, Kind::AllGather | Kind::ReduceScatter)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Takes the name of an element type.
+pub fn dtype() -> impl TypedValueParser<Value = DType> {
+    one_of(DType::ALL.map(DType::name), DType::ALL)
+}
+
+/// Takes the name of a reduction.
+pub fn reduce_op() -> impl TypedValueParser<Value = ReduceOp> {
+    one_of(ReduceOp::ALL.map(ReduceOp::name), ReduceOp::ALL)
+}
+
+/// Takes the name of an algorithm.
+pub fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
+    one_of(Algorithm::ALL.map(Algorithm::name), Algorithm::ALL)
+}
+
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    names: [&'static str; N],
+    values: [T; N],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).map(move |name| {
+        let index = names.iter().position(|known| *known == name);
+        values[index.expect("the parser lets only these names through")]
+    })
+}
+
+/// Reads `64`, `64K`, `1M`, `2G`: bytes, in powers of 1024.
+pub fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "k" | "K" | "KiB" => 10,
+        "m" | "M" | "MiB" => 20,
+        "g" | "G" | "GiB" => 30,
+        _ => return Err("a size is a number of bytes, such as 8, 64K, 1M or 2G".into()),
+    };
+    let number: usize = digits.parse().map_err(|_| "a size is a number, such as 8, 64K, 1M or 2G")?;
+    number.checked_mul(1 << shift).ok_or_else(|| "more than there can be".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        for (text, bytes) in [("8", 8), ("64K", 65536), ("1MiB", 1 << 20), ("2g", 2 << 30), ("0B", 0)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "K", "1T", "-1", "1.5K", "99999999999G", "1 K"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

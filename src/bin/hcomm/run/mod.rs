@@ -1,0 +1,63 @@
+//! `hcomm run`: a command as N ranks.
+//!
+//! - [`world`]: what is started, with which environment
+//! - [`supervise`]: until the last rank has ended
+//! - [`output`]: lines of many ranks as one stream
+//! - [`guard`]: a process that outlives this one, if it is killed
+
+pub mod guard;
+mod output;
+mod supervise;
+mod world;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use world::{Output, World};
+
+use crate::failure::{Failure, Outcome};
+
+const DETAILS: &str = "\
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port) as under
+torchrun, and HCOMM_RENDEZVOUS and HCOMM_TOKEN, so that Communicator::from_env() works without further settings.
+
+Output comes line by line with `[rank] ` before it. Standard input goes to rank 0, unless it is a terminal.
+
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT
+or SIGTERM kills. When a rank fails, the others have 2 s to report what they saw; then they get SIGTERM, and 3 s later
+SIGKILL. Whatever a rank has started ends with it, unless it moved to a process group of its own.
+
+The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it.
+If this command itself is killed, a guard process of its own ends the ranks.
+
+Examples:
+  hcomm run -n 4 -- ./train --epochs 3
+  hcomm run -n 2 env                       see what a rank gets
+  hcomm run -n 3 -- sh -c 'exit $RANK'     rank 1 or 2 fails";
+
+/// Starts a command as several ranks on this machine, and watches over them
+#[derive(clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command to its end.
+pub fn run(args: Args) -> Outcome {
+    launch(&World { ranks: args.ranks, command: args.command, output: Output::Prefixed })
+}
+
+/// Starts a world and waits until its last rank has ended.
+pub fn launch(world: &World) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::other(format!("no runtime: {error}")))?;
+    let code = runtime.block_on(supervise::supervise(world))?;
+    // Output that nobody takes must not keep this process.
+    runtime.shutdown_background();
+    Ok(ExitCode::from(code))
+}
