@@ -206,10 +206,16 @@ impl Conn {
                 return Ok(progress);
             }
             match self.read_some() {
-                Ok(0) => return Err(self.ended()),
-                Ok(bytes) => {
+                Ok((0, _)) => return Err(self.ended()),
+                Ok((bytes, asked)) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
+                    if bytes < asked {
+                        // Less than was asked for: there is no more, and what comes next makes an event.
+                        self.read_blocked = true;
+                        self.consume_ahead(peer, handler)?;
+                        return Ok(true);
+                    }
                 }
                 Err(Errno::AGAIN) => {
                     self.read_blocked = true;
@@ -229,8 +235,9 @@ impl Conn {
         }
     }
 
-    /// One system call: the rest of a payload goes to its sink, what follows goes ahead.
-    fn read_some(&mut self) -> Result<usize, Errno> {
+    /// One system call: the rest of a payload goes to its sink, what follows goes ahead. Returns how many bytes came,
+    /// and how many were asked for.
+    fn read_some(&mut self) -> Result<(usize, usize), Errno> {
         // At most part of a header is left over.
         self.ahead.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -242,11 +249,13 @@ impl Conn {
         };
         let Some(incoming) = &mut self.incoming else {
             let free = &mut self.ahead[self.end..ahead];
+            let asked = free.len();
             let bytes = rustix::net::recv(&self.socket, free, RecvFlags::DONTWAIT)?.0;
             self.end += bytes;
-            return Ok(bytes);
+            return Ok((bytes, asked));
         };
         let want = incoming.header.length as usize - incoming.received;
+        let mut asked = want + ahead;
         let bytes = match &mut incoming.sink {
             Sink::Direct(raw, _) => {
                 let rest = raw.sub(incoming.received..raw.len()).bytes_mut();
@@ -260,13 +269,14 @@ impl Conn {
             }
             Sink::Discard => {
                 let some = want.min(AHEAD);
+                asked = some;
                 rustix::net::recv(&self.socket, &mut self.ahead[..some], RecvFlags::DONTWAIT)?.0
             }
         };
         let payload = bytes.min(want);
         incoming.received += payload;
         self.end = bytes - payload;
-        Ok(bytes)
+        Ok((bytes, asked))
     }
 
     /// Looks at all bytes that were read ahead.
