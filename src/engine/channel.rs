@@ -41,6 +41,8 @@ pub(crate) struct Channel {
     pub late: Option<Error>,
     /// Ranks that said they will not use it again.
     pub closed: Vec<bool>,
+    /// On how many of its connections each rank has said so.
+    pub closes: Vec<u8>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
 }
@@ -87,6 +89,7 @@ impl Channel {
             closing: false,
             late: None,
             closed: vec![false; ranks],
+            closes: vec![0; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
         }

@@ -14,7 +14,7 @@ use crate::link::Class;
 use crate::runtime::poller::Poller;
 
 /// Bytes read or written on one connection before others get their turn.
-const TURN_BYTES: usize = 512 << 10;
+const TURN_BYTES: usize = 1 << 20;
 /// With more peers awaited than this, the poll set is asked who has something, instead of each connection.
 const PROBED_MAX: usize = 8;
 

@@ -160,7 +160,7 @@ impl State {
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Close => {
-                self.on_close(index, from);
+                self.said_close(index, from);
                 Ok(())
             }
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),

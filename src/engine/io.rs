@@ -19,7 +19,7 @@ pub(crate) const EAGER_WINDOW: usize = 1 << 20;
 /// What an eager frame counts besides its payload, so that empty messages are bounded too.
 pub(crate) const EAGER_OVERHEAD: usize = 256;
 /// Lent bytes queued on one connection at most: what is urgent, or aborted, waits for no more than this.
-const QUEUE_MAX: usize = 512 << 10;
+const QUEUE_MAX: usize = 1 << 20;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,13 @@ impl Io {
                 };
                 self.message(peer, frame.header, payload, None);
             }
+        }
+    }
+
+    /// Sends a frame behind the bulk payload of a byte link.
+    pub(crate) fn control_bulk(&mut self, peer: usize, frame: Outgoing) {
+        if self.peers[peer].via == Via::Stream {
+            self.outbox.push((peer, Class::Bulk, frame));
         }
     }
 

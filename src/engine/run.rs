@@ -424,7 +424,11 @@ impl Run {
         if let Sink::Owned(bytes) = sink {
             state.early = Some(bytes);
         }
-        self.advance_step(&program, index, io)
+        let mut moved = false;
+        while !self.steps[index].complete && self.advance_step(&program, index, io) {
+            moved = true;
+        }
+        moved
     }
 
     /// A frame that was kept until this operation was called.

@@ -338,11 +338,28 @@ impl State {
             return;
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
+        let (members, rank) = (channel.members.clone(), channel.rank);
         self.broadcast(index, header, &[]);
+        for (other, world) in members.iter().enumerate() {
+            if other != rank {
+                self.io.control_bulk(*world as usize, Outgoing::control(header));
+            }
+        }
         self.close(index);
     }
 
-    /// A rank will not use this communicator again.
+    /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
+    /// come once all of them say so.
+    pub(crate) fn said_close(&mut self, index: usize, rank: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let connections = if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
+        channel.closes[rank] += 1;
+        if channel.closes[rank] == connections {
+            self.on_close(index, rank);
+        }
+    }
+
+    /// A rank will not use this communicator again, and all it sent has come.
     pub(crate) fn on_close(&mut self, index: usize, rank: usize) {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
