@@ -191,12 +191,8 @@ impl Shared {
         act(&mut lock(&self.core))
     }
 
-    /// Takes turns until nobody asks for more. `probe` as in [`Core::turn`]. Says whether anything moved.
+    /// Takes turns until nobody asks for more. Says whether anything moved.
     pub(crate) fn drive(&self, user: bool) -> bool {
-        self.drive_with(user, false, true)
-    }
-
-    fn drive_with(&self, user: bool, collect: bool, probe: bool) -> bool {
         let mut moved = false;
         loop {
             self.pending.store(true, Ordering::SeqCst);
@@ -214,16 +210,13 @@ impl Shared {
                     hub.set_driver(self.me, THREAD.with(|thread| *thread));
                 }
             }
-            if collect {
-                core.collect();
-            }
             while let Some(op) = self.submissions.pop() {
                 core.state.start(op);
             }
             if self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
             }
-            moved |= core.turn(probe);
+            moved |= core.turn(true);
             let ready = core.is_ready();
             self.unlock_and_wake(core);
             if !self.pending.load(Ordering::SeqCst) {
@@ -340,7 +333,7 @@ impl Shared {
                 hub.park(self.me);
             }
             // What came before the announcement is seen here; what comes after it wakes.
-            let moved = self.drive_with(true, true, true);
+            let moved = self.drive(true);
             if op.is_done() {
                 return Poll::Ready(());
             }
@@ -420,10 +413,10 @@ impl Shared {
         if let Some(hub) = &self.hub {
             hub.park(self.me);
         }
-        let moved = self.drive_with(true, true, true) || self.was_called();
+        let moved = self.drive(true) || self.was_called();
         if !moved && !op.is_done() {
             self.poller.wait(alarm);
-            self.drive_with(true, true, true);
+            self.drive(true);
         }
     }
 
