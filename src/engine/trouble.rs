@@ -195,8 +195,10 @@ impl State {
         let head = flight.head();
         let (operation, seq, index) = (head.desc.operation.to_string(), Seq(head.seq), head.channel);
         let communicator = self.name(index);
+        let me = self.channels[index].as_ref().map_or(0, |channel| channel.rank);
         let error = match cause.clone() {
-            Cause::Deadline(report) => Error::Deadline(report),
+            // Who was waited for sees that somebody gave up, whether he has called by then or not.
+            Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
             Cause::Lost { rank, host, cause } => Error::PeerLost { operation, seq, communicator, rank, host, cause },
             other => Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() },
         };
@@ -497,11 +499,11 @@ impl State {
             (Rank(*rank as u32), state)
         });
         let mut cause = cycle;
-        if cause.is_empty()
-            && let (Some(tag), "recv") = (tag, call.operation.as_str())
+        if let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
         {
-            cause = format!("rank {} sends tag {} and this waits for tag {tag}: do the tags differ?", waits[0], other.tag);
+            let tags = format!("rank {} sends tag {} and this waits for tag {tag}: do the tags differ?", waits[0], other.tag);
+            cause = if cause.is_empty() { tags } else { format!("{tags}; {cause}") };
         }
         Some(Report {
             operation: if point { call.to_string() } else { call.operation },
