@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use hcomm::path::verify::RANKS_MAX;
-use hcomm::path::{Algorithm, Facts, choose};
-use hcomm::{DType, Rank, ReduceOp};
+use hcomm::path::Algorithm;
+use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
 use crate::names::{self, Kind};
+use crate::plan::possible;
 
 /// The fewest iterations of a point: below, a percentile says nothing.
 const ITERS_MIN: usize = 7;
@@ -150,7 +151,10 @@ impl Settings {
         }
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
-            possible(kind, algorithm, ranks)?;
+            if kind == Kind::Barrier {
+                return usage("barrier has no choice of algorithm".into());
+            }
+            possible(kind, algorithm)?;
         }
         Ok(Settings {
             kind,
@@ -204,18 +208,4 @@ impl Settings {
     fn fitting(&self, each: Duration, time: Duration) -> usize {
         (time.as_nanos() / each.as_nanos().max(1)) as usize
     }
-}
-
-/// Whether the algorithm can do it; if not, says which can.
-pub fn possible(kind: Kind, algorithm: Algorithm, ranks: u32) -> Result<(), Failure> {
-    let Some(collective) = kind.collective(Rank(0)) else {
-        return Err(Failure::usage(format!("{kind} has no algorithm: messages go straight to their receiver")));
-    };
-    if kind == Kind::Barrier {
-        return Err(Failure::usage("barrier has no choice of algorithm"));
-    }
-    let Err(error) = choose(&Facts::new(ranks), collective, 1, Some(algorithm)) else { return Ok(()) };
-    let able = Algorithm::ALL.into_iter().filter(|other| other.supports(collective)).map(Algorithm::name);
-    let able: Vec<&str> = able.collect();
-    Err(Failure::usage(format!("{error}; {kind} can be done by {}", able.join(", "))))
 }
