@@ -7,10 +7,10 @@ use super::call::Op;
 use super::io::{Io, Via};
 use super::state::{Standing, State};
 use crate::buffer::pool::Pool;
+use crate::link::Class;
 use crate::link::frame::{Header, Kind, Outgoing};
 use crate::link::memory::Hub;
 use crate::link::tcp::{Broken, Conn};
-use crate::link::Class;
 use crate::runtime::poller::Poller;
 
 /// Bytes read or written on one connection before others get their turn.
@@ -51,7 +51,12 @@ pub(crate) enum PeerLink {
 
 impl Core {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, pool: Arc<Pool>, hub: Option<Arc<Hub>>, poller: Poller,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        pool: Arc<Pool>,
+        hub: Option<Arc<Hub>>,
+        poller: Poller,
     ) -> std::io::Result<Self> {
         let mut vias = Vec::new();
         let mut links = Vec::new();
@@ -62,7 +67,8 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair = Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    let pair =
+                        Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
                     (Via::Stream, Some(pair))
                 }
             };
@@ -212,7 +218,9 @@ impl Core {
             let conn = pair.conn(class);
             conn.shut();
             self.poller.remove(conn.socket());
-            if gone && pair.fast.is_shut() && pair.bulk.is_shut() || matches!(self.state.peers[peer].standing, Standing::Lost(_)) {
+            if gone && pair.fast.is_shut() && pair.bulk.is_shut()
+                || matches!(self.state.peers[peer].standing, Standing::Lost(_))
+            {
                 self.poller.remove(pair.fast.socket());
                 self.poller.remove(pair.bulk.socket());
                 self.links[peer] = None;

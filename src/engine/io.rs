@@ -65,7 +65,13 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(me: usize, vias: Vec<Via>, pool: Arc<Pool>, hub: Option<Arc<Hub>>) -> Self {
         let peer = |via| PeerIo {
-            via, queued: [0; 2], eager_sent: 0, eager_returned: 0, consumed: 0, consumed_told: 0, awaited: 0,
+            via,
+            queued: [0; 2],
+            eager_sent: 0,
+            eager_returned: 0,
+            consumed: 0,
+            consumed_told: 0,
+            awaited: 0,
         };
         Io {
             me,
@@ -140,7 +146,15 @@ impl Io {
     }
 
     /// Queues lent memory on a byte link.
-    pub(crate) fn lend(&mut self, peer: usize, class: Class, mut header: Header, raw: Raw, run: RunKey, step: u16) {
+    pub(crate) fn lend(
+        &mut self,
+        peer: usize,
+        class: Class,
+        mut header: Header,
+        raw: Raw,
+        run: RunKey,
+        step: u16,
+    ) {
         header.length = raw.len() as u32;
         self.peers[peer].queued[class as usize] += raw.len();
         self.outbox.push((peer, class, Outgoing { header, payload: Payload::Lent { raw, run, step } }));

@@ -71,7 +71,11 @@ pub(crate) struct Wait {
 
 impl Engine {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, hub: Option<Arc<Hub>>, ranks_on_host: usize,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        hub: Option<Arc<Hub>>,
+        ranks_on_host: usize,
     ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
         let pool = Pool::new();
@@ -323,7 +327,9 @@ impl Shared {
     fn hopeless(&self) -> bool {
         let Some(hub) = &self.hub else { return false };
         let thread = THREAD.with(|thread| *thread);
-        (0..hub.ranks()).any(|rank| rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0))
+        (0..hub.ranks()).any(|rank| {
+            rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0)
+        })
     }
 
     fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {

@@ -64,13 +64,16 @@ pub fn run(args: &Args) -> Outcome {
     };
     if kind.has_parts() && count % args.ranks as usize != 0 {
         let ranks = args.ranks;
-        return Err(Failure::usage(format!("{kind} needs equal parts: --count {count} is no multiple of -n {ranks}")));
+        return Err(Failure::usage(format!(
+            "{kind} needs equal parts: --count {count} is no multiple of -n {ranks}"
+        )));
     }
     if let Some(algorithm) = args.algorithm {
         possible(kind, algorithm)?;
     }
     let bytes = (count as u64).saturating_mul(dtype.size() as u64);
-    let choice = choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
+    let choice =
+        choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
     let plan = PlanCache::new().get(choice.algorithm, collective, args.ranks).map_err(Failure::other)?;
     let explanation = Explanation::new(choice, &plan, count, dtype.size());
     println!("{}", draw::text(&plan, count));
@@ -88,7 +91,9 @@ pub fn run(args: &Args) -> Outcome {
 /// Whether the algorithm can do it; if not, says which can.
 pub fn possible(kind: Kind, algorithm: Algorithm) -> Result<(), Failure> {
     let Some(collective) = kind.collective(Rank(0)) else {
-        return Err(Failure::usage(format!("{kind} has no algorithm: messages go straight to their receiver")));
+        return Err(Failure::usage(format!(
+            "{kind} has no algorithm: messages go straight to their receiver"
+        )));
     };
     if algorithm.supports(collective) {
         return Ok(());

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn what_is_broken_hides_nothing_else() {
         let line = REPORT.replace('\n', "");
-        let found = reports(&format!("{line}\n{{\"operation\": \n{line}\nnonsense\n{{}}\n{line}\n{}", &line[..50]));
+        let found =
+            reports(&format!("{line}\n{{\"operation\": \n{line}\nnonsense\n{{}}\n{line}\n{}", &line[..50]));
         assert_eq!(found.reports.len(), 3);
         assert_eq!(found.problems.len(), 4, "{:?}", found.problems);
         assert!(found.problems[0].starts_with("line 2 "), "{:?}", found.problems);

@@ -123,7 +123,8 @@ impl<'a> Case<'a> {
 
     fn waiting(&self, text: &mut String) {
         for report in &self.reports {
-            let late = if report.late.is_empty() { "nobody in particular".into() } else { ranks(&report.late) };
+            let late =
+                if report.late.is_empty() { "nobody in particular".into() } else { ranks(&report.late) };
             let _ = writeln!(
                 text,
                 "  rank {} has waited {:.1?} in {} {} for {late}",
@@ -147,7 +148,8 @@ impl<'a> Case<'a> {
         let waiting: BTreeSet<Rank> = self.reports.iter().map(|report| report.rank).collect();
         let ends = self.late.iter().filter(|(rank, _)| !waiting.contains(rank));
         // If everybody waits, everybody is part of it.
-        let chosen: Vec<_> = if ends.clone().count() > 0 { ends.collect() } else { self.late.iter().collect() };
+        let chosen: Vec<_> =
+            if ends.clone().count() > 0 { ends.collect() } else { self.late.iter().collect() };
         let mut culprits: BTreeMap<Conduct, Vec<Rank>> = BTreeMap::new();
         for (rank, state) in chosen {
             culprits.entry(state.map_or(Conduct::Unknown, Conduct::of)).or_default().push(*rank);
@@ -167,9 +169,11 @@ impl<'a> Case<'a> {
             causes.push(format!("ranks wait for each other: {}", names.join(" → ")));
         }
         if causes.is_empty() {
-            causes.extend(self.culprits().into_iter().map(|(conduct, who)| {
-                format!("{}: {}", ranks(&who), conduct.cause())
-            }));
+            causes.extend(
+                self.culprits()
+                    .into_iter()
+                    .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.cause())),
+            );
         }
         if causes.is_empty() {
             causes.push("the reports don't tell".into());
@@ -190,7 +194,9 @@ impl<'a> Case<'a> {
             );
         } else {
             advice.extend(
-                self.culprits().into_iter().map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.advice())),
+                self.culprits()
+                    .into_iter()
+                    .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.advice())),
             );
         }
         advice.push(
@@ -205,7 +211,8 @@ impl<'a> Case<'a> {
     /// other in the normal course of things, so only different calls count.
     fn cycle(&self) -> Option<Vec<Rank>> {
         let collective = |report: &Report| !report.operation.contains('(');
-        let edges: BTreeMap<Rank, &Report> = self.reports.iter().map(|report| (report.rank, *report)).collect();
+        let edges: BTreeMap<Rank, &Report> =
+            self.reports.iter().map(|report| (report.rank, *report)).collect();
         for start in edges.keys() {
             let mut path = vec![*start];
             while let Some(report) = path.last().and_then(|rank| edges.get(rank)) {
