@@ -12,18 +12,18 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 
 const DETAILS: &str = "\
-Prints every step of every rank for a vector of COUNT elements, what the plan costs and promises, and that it was
+Prints every step of every rank for a vector of COUNT elements, what the plan costs and promises, and that it was \
 proved: it ends on any link, reads nothing before it is written, and every contribution is in the result once.
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
 
-The picture has a lane per rank over logical time, a box per chunk of each step, and an arrow per message, so that one
+The picture has a lane per rank over logical time, a box per chunk of each step, and an arrow per message, so that one \
 sees what overlaps with what.
 
 Examples:
   hcomm plan all_reduce -n 4 --count 1000
-  hcomm plan all_reduce -n 5 --algorithm halving-doubling --count 1000 --svg plan.svg
-  hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3 --count 1M --dtype u8";
+  hcomm plan all_reduce -n 5 --algorithm halving-doubling --svg plan.svg
+  hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3";
 
 /// Draws a plan: which rank sends what to whom, and when
 #[derive(clap::Args)]

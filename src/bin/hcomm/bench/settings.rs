@@ -21,24 +21,28 @@ const ITERS_MAX: usize = 20_000;
 const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
 
-For each size the result of one call is compared element by element with what must come out; then calls follow one
-another, each timed at rank 0 from the call to its end. Columns, as those of nccl-tests:
-  size, count   of the vector of one rank; for all_gather and reduce_scatter the parts of all ranks together
-  time          mean of all calls
-  algbw         size / time
-  busbw         algbw × 2(n−1)/n for all_reduce, × (n−1)/n for all_gather and reduce_scatter
-  #wrong        elements that were not what they must be, on all ranks; any makes the exit code 1
+For each size the result of one call is compared element by element with what must come out; then calls follow one \
+another, each timed at rank 0 from the call to its end.
+
+Columns, as those of nccl-tests:
+  size, count  the vector of one rank; where it has parts, all of them
+  time         mean of all calls
+  algbw        size / time
+  busbw        algbw, times 2(n-1)/n for all_reduce,
+               (n-1)/n for all_gather and reduce_scatter
+  #wrong       wrong elements on all ranks; any makes the exit code 1
 and
-  p50, p99      of the calls
-  CPU           seconds of all ranks together, in all calls
-  beyond        most bytes of memory beyond the user's buffers so far, of the rank that has most
-  algorithm     as chosen for this size
+  p50, p99     of the calls
+  CPU          seconds of all ranks together, in all calls
+  beyond       most bytes of memory beyond the user's buffers so far,
+               of the rank that has most
+  algorithm    as chosen for this size
 
 Examples:
   hcomm bench all_reduce -n 4
   hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
-  hcomm bench all_gather -n 3 --dtype u8 --seconds 2 --json all_gather.json
-  hcomm run -n 2 -- hcomm bench send_recv          under a launcher; torchrun works, too";
+  hcomm bench all_gather -n 3 --dtype u8 --json all_gather.json
+  hcomm run -n 2 -- hcomm bench send_recv     under a launcher";
 
 /// Measures an operation: checked results, times as nccl-tests gives them
 #[derive(clap::Args)]
