@@ -82,7 +82,12 @@ mod runtime;
 
 pub use buffer::Buffer;
 pub use communicator::{Builder, Communicator, Connect, Operation, blocking};
-pub use element::{DType, Element, ReduceOp};
 pub use domain::{Phase, Token};
+pub use element::{DType, Element, ReduceOp};
 pub use error::{Error, InitError, OpError, Report};
 pub use rank::{Rank, Seq, Tag};
+
+/// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".
+pub fn instruction_set() -> &'static str {
+    kernel::level()
+}

@@ -41,6 +41,8 @@ pub(crate) struct Channel {
     pub late: Option<Error>,
     /// Ranks that said they will not use it again.
     pub closed: Vec<bool>,
+    /// On how many of its connections each rank has said so.
+    pub closes: Vec<u8>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
 }
@@ -77,7 +79,10 @@ impl Channel {
     pub(crate) fn new(id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize) -> Self {
         let ranks = members.len();
         Channel {
-            id, name, members, rank,
+            id,
+            name,
+            members,
+            rank,
             called: 0,
             inflight: Vec::new(),
             stash: Vec::new(),
@@ -87,6 +92,7 @@ impl Channel {
             closing: false,
             late: None,
             closed: vec![false; ranks],
+            closes: vec![0; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
         }
@@ -153,6 +159,11 @@ impl Channel {
     pub(crate) fn mismatch(&self, operation: &str, seq: u64, calls: &[(usize, CallInfo)]) -> Error {
         let mut calls: Vec<_> = calls.iter().map(|(rank, call)| (Rank(*rank as u32), call.clone())).collect();
         calls.sort_by_key(|(rank, _)| *rank);
-        Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.to_string(), calls }
+        Error::Mismatch {
+            operation: operation.into(),
+            seq: Seq(seq),
+            communicator: self.name.to_string(),
+            calls,
+        }
     }
 }

@@ -7,16 +7,14 @@ use super::call::Op;
 use super::io::{Io, Via};
 use super::state::{Standing, State};
 use crate::buffer::pool::Pool;
+use crate::link::Class;
 use crate::link::frame::{Header, Kind, Outgoing};
 use crate::link::memory::Hub;
 use crate::link::tcp::{Broken, Conn};
-use crate::link::Class;
 use crate::runtime::poller::Poller;
 
 /// Bytes read or written on one connection before others get their turn.
-const TURN_BYTES: usize = 512 << 10;
-/// With more peers awaited than this, the poll set is asked who has something, instead of each connection.
-const PROBED_MAX: usize = 8;
+const TURN_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -53,7 +51,12 @@ pub(crate) enum PeerLink {
 
 impl Core {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, pool: Arc<Pool>, hub: Option<Arc<Hub>>, poller: Poller,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        pool: Arc<Pool>,
+        hub: Option<Arc<Hub>>,
+        poller: Poller,
     ) -> std::io::Result<Self> {
         let mut vias = Vec::new();
         let mut links = Vec::new();
@@ -64,7 +67,8 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair = Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    let pair =
+                        Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
                     (Via::Stream, Some(pair))
                 }
             };
@@ -88,18 +92,21 @@ impl Core {
         });
     }
 
-    /// One turn. `probe`: look at awaited connections although the system has not said that there is something.
-    /// Says whether anything moved.
-    pub(crate) fn turn(&mut self, probe: bool) -> bool {
+    /// One turn. `look`: ask the poll set first, which is cheap and takes no lock of any socket, so that who writes to
+    /// one is not held up by who waits for it. Says whether anything moved.
+    pub(crate) fn turn(&mut self, look: bool) -> bool {
+        if look && self.has_links() {
+            self.collect();
+        }
         let mut moved = self.receive();
-        moved |= self.read(probe);
+        moved |= self.read();
         moved |= self.state.advance();
         moved |= self.flush();
-        moved |= self.write(probe);
+        moved |= self.write();
         // What was released may let others move; what they send goes out in this turn.
         if self.state.advance() {
             self.flush();
-            self.write(false);
+            self.write();
             moved = true;
         }
         self.settle();
@@ -126,17 +133,13 @@ impl Core {
         any
     }
 
-    fn read(&mut self, probe: bool) -> bool {
-        let awaited = self.state.io.peers.iter().filter(|peer| peer.awaited > 0).count();
-        let probe = probe && awaited <= PROBED_MAX;
+    fn read(&mut self) -> bool {
         let mut moved = false;
         for peer in 0..self.links.len() {
-            let large = self.state.large > 0;
             for class in [Class::Fast, Class::Bulk] {
-                let wanted = self.state.io.peers[peer].awaited > 0 && (class == Class::Fast || large);
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
-                if conn.read_blocked && !(probe && wanted) {
+                if conn.read_blocked {
                     continue;
                 }
                 match conn.read(peer, TURN_BYTES, &mut self.state) {
@@ -159,14 +162,14 @@ impl Core {
         any
     }
 
-    fn write(&mut self, probe: bool) -> bool {
+    fn write(&mut self) -> bool {
         let mut moved = false;
         for peer in 0..self.links.len() {
             for class in [Class::Fast, Class::Bulk] {
                 let consumed = self.state.io.peers[peer].consumed;
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
-                if !conn.has_outgoing() || conn.write_blocked && !probe {
+                if !conn.has_outgoing() || conn.write_blocked {
                     continue;
                 }
                 conn.write_blocked = false;
@@ -215,7 +218,9 @@ impl Core {
             let conn = pair.conn(class);
             conn.shut();
             self.poller.remove(conn.socket());
-            if gone && pair.fast.is_shut() && pair.bulk.is_shut() || matches!(self.state.peers[peer].standing, Standing::Lost(_)) {
+            if gone && pair.fast.is_shut() && pair.bulk.is_shut()
+                || matches!(self.state.peers[peer].standing, Standing::Lost(_))
+            {
                 self.poller.remove(pair.fast.socket());
                 self.poller.remove(pair.bulk.socket());
                 self.links[peer] = None;

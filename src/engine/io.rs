@@ -19,7 +19,7 @@ pub(crate) const EAGER_WINDOW: usize = 1 << 20;
 /// What an eager frame counts besides its payload, so that empty messages are bounded too.
 pub(crate) const EAGER_OVERHEAD: usize = 256;
 /// Lent bytes queued on one connection at most: what is urgent, or aborted, waits for no more than this.
-const QUEUE_MAX: usize = 512 << 10;
+const QUEUE_MAX: usize = 1 << 20;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,13 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(me: usize, vias: Vec<Via>, pool: Arc<Pool>, hub: Option<Arc<Hub>>) -> Self {
         let peer = |via| PeerIo {
-            via, queued: [0; 2], eager_sent: 0, eager_returned: 0, consumed: 0, consumed_told: 0, awaited: 0,
+            via,
+            queued: [0; 2],
+            eager_sent: 0,
+            eager_returned: 0,
+            consumed: 0,
+            consumed_told: 0,
+            awaited: 0,
         };
         Io {
             me,
@@ -97,6 +103,13 @@ impl Io {
                 };
                 self.message(peer, frame.header, payload, None);
             }
+        }
+    }
+
+    /// Sends a frame behind the bulk payload of a byte link.
+    pub(crate) fn control_bulk(&mut self, peer: usize, frame: Outgoing) {
+        if self.peers[peer].via == Via::Stream {
+            self.outbox.push((peer, Class::Bulk, frame));
         }
     }
 
@@ -133,7 +146,15 @@ impl Io {
     }
 
     /// Queues lent memory on a byte link.
-    pub(crate) fn lend(&mut self, peer: usize, class: Class, mut header: Header, raw: Raw, run: RunKey, step: u16) {
+    pub(crate) fn lend(
+        &mut self,
+        peer: usize,
+        class: Class,
+        mut header: Header,
+        raw: Raw,
+        run: RunKey,
+        step: u16,
+    ) {
         header.length = raw.len() as u32;
         self.peers[peer].queued[class as usize] += raw.len();
         self.outbox.push((peer, class, Outgoing { header, payload: Payload::Lent { raw, run, step } }));

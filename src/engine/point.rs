@@ -267,7 +267,13 @@ impl Point {
         if let Side::Send { lease, .. } = &mut self.side
             && let Some(lease) = lease.take()
         {
-            if complete || lease.revoke() {
+            let mut free = complete || lease.revoke();
+            while !free && parts.is_lent() {
+                // Its owner waits, and a reader is at it for one slice at most.
+                std::hint::spin_loop();
+                free = lease.revoke();
+            }
+            if free {
                 io.recycle_lease(lease);
             } else {
                 lease.quarantine(parts);

@@ -71,7 +71,11 @@ pub(crate) struct Wait {
 
 impl Engine {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, hub: Option<Arc<Hub>>, ranks_on_host: usize,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        hub: Option<Arc<Hub>>,
+        ranks_on_host: usize,
     ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
         let pool = Pool::new();
@@ -191,12 +195,8 @@ impl Shared {
         act(&mut lock(&self.core))
     }
 
-    /// Takes turns until nobody asks for more. `probe` as in [`Core::turn`]. Says whether anything moved.
+    /// Takes turns until nobody asks for more. Says whether anything moved.
     pub(crate) fn drive(&self, user: bool) -> bool {
-        self.drive_with(user, false, true)
-    }
-
-    fn drive_with(&self, user: bool, collect: bool, probe: bool) -> bool {
         let mut moved = false;
         loop {
             self.pending.store(true, Ordering::SeqCst);
@@ -214,16 +214,13 @@ impl Shared {
                     hub.set_driver(self.me, THREAD.with(|thread| *thread));
                 }
             }
-            if collect {
-                core.collect();
-            }
             while let Some(op) = self.submissions.pop() {
                 core.state.start(op);
             }
             if self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
             }
-            moved |= core.turn(probe);
+            moved |= core.turn(true);
             let ready = core.is_ready();
             self.unlock_and_wake(core);
             if !self.pending.load(Ordering::SeqCst) {
@@ -330,7 +327,9 @@ impl Shared {
     fn hopeless(&self) -> bool {
         let Some(hub) = &self.hub else { return false };
         let thread = THREAD.with(|thread| *thread);
-        (0..hub.ranks()).any(|rank| rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0))
+        (0..hub.ranks()).any(|rank| {
+            rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0)
+        })
     }
 
     fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
@@ -340,7 +339,7 @@ impl Shared {
                 hub.park(self.me);
             }
             // What came before the announcement is seen here; what comes after it wakes.
-            let moved = self.drive_with(true, true, true);
+            let moved = self.drive(true);
             if op.is_done() {
                 return Poll::Ready(());
             }
@@ -420,10 +419,10 @@ impl Shared {
         if let Some(hub) = &self.hub {
             hub.park(self.me);
         }
-        let moved = self.drive_with(true, true, true) || self.was_called();
+        let moved = self.drive(true) || self.was_called();
         if !moved && !op.is_done() {
             self.poller.wait(alarm);
-            self.drive_with(true, true, true);
+            self.drive(true);
         }
     }
 

@@ -13,7 +13,7 @@ use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::error::Error;
 use crate::link::RunKey;
-use crate::link::frame::{EAGER, Header, Kind};
+use crate::link::frame::EAGER;
 use crate::rank::{Rank, Seq};
 
 /// An operation that waits this long tells the others where it is.
@@ -131,7 +131,10 @@ impl State {
             ended: Vec::new(),
             orphans: Vec::new(),
             closed: VecDeque::new(),
-            peers: labels.into_iter().map(|label| Peer { label, standing: Standing::Here, byes: 0 }).collect(),
+            peers: labels
+                .into_iter()
+                .map(|label| Peer { label, standing: Standing::Here, byes: 0 })
+                .collect(),
             now,
             large: 0,
             live: 0,
@@ -146,7 +149,10 @@ impl State {
             self.channels.push(None);
         }
         self.ids.insert(id, index);
-        let lost = channel.members.iter().position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
+        let lost = channel
+            .members
+            .iter()
+            .position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
         self.channels[index] = Some(channel);
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
@@ -216,10 +222,10 @@ impl State {
         let Some(request) = op.take_request() else { return };
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
-        let mut refusal = channel.failed.clone().map(|cause| Error::Failed {
-            communicator: channel.name.to_string(),
-            cause: cause.to_string(),
-        });
+        let mut refusal = channel
+            .failed
+            .clone()
+            .map(|cause| Error::Failed { communicator: channel.name.to_string(), cause: cause.to_string() });
         if collective {
             channel.called(request.seq, request.desc);
             let late = channel.late.take();
@@ -308,7 +314,8 @@ impl State {
         let key = RunKey { index, generation: self.flights[index as usize].generation };
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let head = Head {
-            key, op,
+            key,
+            op,
             channel: request.channel,
             channel_id: channel.id,
             seq: request.seq,
@@ -316,7 +323,10 @@ impl State {
             desc: request.desc,
             members: channel.members.clone(),
             started: self.now,
-            deadline: self.now.checked_add(request.deadline).unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
+            deadline: self
+                .now
+                .checked_add(request.deadline)
+                .unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),
@@ -400,7 +410,8 @@ impl State {
         self.await_peers(&head.members[from..=from], 1);
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, lease: None };
-        self.flights[key.index as usize].flight = Some(Flight::Point(Point::new(head, from, tag, parts, side)));
+        self.flights[key.index as usize].flight =
+            Some(Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].take(tag) {
             Some(message) => self.give_message(channel, from, key, message),
@@ -550,12 +561,5 @@ impl State {
         if let Err(problem) = outcome {
             tracing::warn!(peer, problem, "frame for a new communicator dropped");
         }
-    }
-}
-
-impl Header {
-    /// Belongs to a numbered collective.
-    pub(crate) fn is_collective(&self) -> bool {
-        matches!(self.kind, Kind::Data | Kind::Credit | Kind::Request)
     }
 }

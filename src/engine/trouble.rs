@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    fn to_rank(&mut self, index: usize, rank: usize, frame: Outgoing) {
+    fn tell(&mut self, index: usize, rank: usize, frame: Outgoing) {
         let Some(channel) = &self.channels[index] else { return };
         let world = channel.members[rank] as usize;
         self.io.control(world, frame);
@@ -107,10 +107,16 @@ impl State {
         let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
         answer.flags = ASK;
         let body = encode(&desc.info());
-        self.to_rank(index, from, Outgoing::with_body(answer, body));
+        self.tell(index, from, Outgoing::with_body(answer, body));
     }
 
-    pub(crate) fn on_mismatch(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+    pub(crate) fn on_mismatch(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
         let call: CallInfo = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let seq = header.number;
@@ -134,7 +140,7 @@ impl State {
             }
             if header.flags & ASK != 0 {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
-                self.to_rank(index, from, Outgoing::with_body(answer, encode(&desc.info())));
+                self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
             }
         }
         Ok(())
@@ -143,7 +149,8 @@ impl State {
     fn decide(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
-        let (index, operation, seq, calls) = (head.channel, head.desc.operation, head.seq, head.calls.clone());
+        let (index, operation, seq, calls) =
+            (head.channel, head.desc.operation, head.seq, head.calls.clone());
         let Some(channel) = &self.channels[index] else { return };
         let error = channel.mismatch(operation, seq, &calls);
         self.finish(key, Err(error));
@@ -158,7 +165,13 @@ impl State {
         self.broadcast(index, header, &encode(cause));
     }
 
-    pub(crate) fn on_abort(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+    pub(crate) fn on_abort(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
         let cause: Cause = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         if header.flags & POINT != 0 {
@@ -186,8 +199,12 @@ impl State {
         let communicator = self.name(index);
         let error = match cause.clone() {
             Cause::Deadline(report) => Error::Deadline(report),
-            Cause::Lost { rank, host, cause } => Error::PeerLost { operation, seq, communicator, rank, host, cause },
-            other => Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() },
+            Cause::Lost { rank, host, cause } => {
+                Error::PeerLost { operation, seq, communicator, rank, host, cause }
+            }
+            other => {
+                Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
+            }
         };
         self.finish(key, Err(error));
     }
@@ -242,7 +259,7 @@ impl State {
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = POINT | TO_SENDER;
         let body = encode(&Cause::Failed(error.to_string()));
-        self.to_rank(index, to, Outgoing::with_body(header, body));
+        self.tell(index, to, Outgoing::with_body(header, body));
     }
 
     /// A receiver accepts a message that its sender has given up.
@@ -250,7 +267,7 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = POINT;
-        self.to_rank(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
+        self.tell(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
     }
 
     // --- ranks that are gone
@@ -300,7 +317,10 @@ impl State {
     }
 
     fn keys_on(&self, index: usize) -> Vec<RunKey> {
-        self.flights().filter(|flight| flight.head().channel == index).map(|flight| flight.head().key).collect()
+        self.flights()
+            .filter(|flight| flight.head().channel == index)
+            .map(|flight| flight.head().key)
+            .collect()
     }
 
     /// The peer will send nothing more. With two connections, it says so on each.
@@ -338,11 +358,29 @@ impl State {
             return;
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
+        let (members, rank) = (channel.members.clone(), channel.rank);
         self.broadcast(index, header, &[]);
+        for (other, world) in members.iter().enumerate() {
+            if other != rank {
+                self.io.control_bulk(*world as usize, Outgoing::control(header));
+            }
+        }
         self.close(index);
     }
 
-    /// A rank will not use this communicator again.
+    /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
+    /// come once all of them say so.
+    pub(crate) fn said_close(&mut self, index: usize, rank: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let connections =
+            if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
+        channel.closes[rank] += 1;
+        if channel.closes[rank] == connections {
+            self.on_close(index, rank);
+        }
+    }
+
+    /// A rank will not use this communicator again, and all it sent has come.
     pub(crate) fn on_close(&mut self, index: usize, rank: usize) {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
@@ -390,7 +428,10 @@ impl State {
     /// Tells the members of a communicator, or one of them, where this rank is.
     fn tell_status(&mut self, index: usize, to: Option<usize>) {
         let Some(channel) = &self.channels[index] else { return };
-        let oldest = self.flights().filter(|flight| flight.head().channel == index).min_by_key(|flight| flight.head().started);
+        let oldest = self
+            .flights()
+            .filter(|flight| flight.head().channel == index)
+            .min_by_key(|flight| flight.head().started);
         let current = oldest.map(|flight| Current {
             seq: flight.head().seq,
             call: flight.head().desc.info(),
@@ -405,7 +446,7 @@ impl State {
         // A collective's digest goes along, so that a contradiction is found before any payload shows it.
         header.digest = if collective { digest } else { 0 };
         match to {
-            Some(rank) => self.to_rank(index, rank, Outgoing::with_body(header, encode(&status))),
+            Some(rank) => self.tell(index, rank, Outgoing::with_body(header, encode(&status))),
             None => {
                 header.flags = ASK;
                 self.broadcast(index, header, &encode(&status));
@@ -413,7 +454,13 @@ impl State {
         }
     }
 
-    pub(crate) fn on_status(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+    pub(crate) fn on_status(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
         let status: Status = decode(body)?;
         let now = self.now;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
@@ -468,7 +515,10 @@ impl State {
             && let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
         {
-            cause = format!("rank {} sends tag {} and this waits for tag {tag}: do the tags differ?", waits[0], other.tag);
+            cause = format!(
+                "rank {} sends tag {} and this waits for tag {tag}: do the tags differ?",
+                waits[0], other.tag
+            );
         }
         Some(Report {
             operation: if point { call.to_string() } else { call.operation },
@@ -485,7 +535,11 @@ impl State {
 
 /// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.
 fn culprits(
-    me: usize, waits: &[usize], seq: u64, point: bool, statuses: &[Option<(Instant, Status)>],
+    me: usize,
+    waits: &[usize],
+    seq: u64,
+    point: bool,
+    statuses: &[Option<(Instant, Status)>],
 ) -> (Vec<usize>, String) {
     let mut late = Vec::new();
     let mut seen = vec![false; statuses.len()];
@@ -522,6 +576,7 @@ fn culprits(
 
 /// The frame's number is a message's between two ranks, counted by the receiver of the frame.
 const POINT: u16 = 4;
+/// That message is one that the frame's receiver sends.
 const TO_SENDER: u16 = 8;
 
 fn encode<T: Serialize>(value: &T) -> Vec<u8> {

@@ -170,30 +170,36 @@ struct Reader {
     taken: AtomicUsize,
 }
 
+impl Slot {
+    fn new(base: Raw) -> Self {
+        let reader = Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) };
+        Slot { base, lent: CachePadded::new(AtomicUsize::new(0)), reader: CachePadded::new(reader) }
+    }
+}
+
 impl Lease {
     pub(crate) fn new() -> Self {
-        Lease { digest: 0, slots: Vec::new(), revoked: AtomicBool::new(false), quarantine: Mutex::new(Vec::new()) }
+        Lease {
+            digest: 0,
+            slots: Vec::new(),
+            revoked: AtomicBool::new(false),
+            quarantine: Mutex::new(Vec::new()),
+        }
     }
 
     /// Makes the lease ready for another operation that lends `ranges`; nobody else has it.
     pub(crate) fn reset(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) {
         self.digest = digest;
         *self.revoked.get_mut() = false;
-        let mut used = 0;
-        for base in ranges {
+        for (used, base) in ranges.enumerate() {
             if used == self.slots.len() {
-                self.slots.push(Slot {
-                    base,
-                    lent: CachePadded::new(AtomicUsize::new(0)),
-                    reader: CachePadded::new(Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) }),
-                });
+                self.slots.push(Slot::new(base));
             }
             let slot = &mut self.slots[used];
             slot.base = base;
             *slot.lent.get_mut() = 0;
             *slot.reader.taken.get_mut() = 0;
             *slot.reader.reading.get_mut() = false;
-            used += 1;
         }
     }
 

@@ -95,7 +95,8 @@ impl Poller {
     /// Blocks until something happens in any of the sets, or the time is up. Nothing is taken.
     pub(crate) fn wait_any<'a>(sets: impl Iterator<Item = &'a Poller>, timeout: Duration) {
         let limit = timespec(timeout);
-        let mut fds: Vec<PollFd<'_>> = sets.map(|set| PollFd::from_borrowed_fd(set.set.as_fd(), PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> =
+            sets.map(|set| PollFd::from_borrowed_fd(set.set.as_fd(), PollFlags::IN)).collect();
         let _ = rustix::event::poll(&mut fds, Some(&limit));
     }
 

@@ -209,7 +209,9 @@ impl Settings {
 /// Whether the algorithm can do it; if not, says which can.
 pub fn possible(kind: Kind, algorithm: Algorithm, ranks: u32) -> Result<(), Failure> {
     let Some(collective) = kind.collective(Rank(0)) else {
-        return Err(Failure::usage(format!("{kind} has no algorithm: messages go straight to their receiver")));
+        return Err(Failure::usage(format!(
+            "{kind} has no algorithm: messages go straight to their receiver"
+        )));
     };
     if kind == Kind::Barrier {
         return Err(Failure::usage("barrier has no choice of algorithm"));
