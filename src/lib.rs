@@ -57,7 +57,7 @@
 //!   or called something else: on all ranks, with the last known state of each.
 //! - **Same bits.** All ranks get identical results, the same from run to run. How sums are associated depends on the
 //!   number of ranks and not on the count, unless [`path::Order::Any`] allows it; [`Communicator::explain`] says more.
-//! - **No thread is needed to wait**, but one that is there can: [`Operation::wait`] needs no runtime.
+//! - **No thread is needed to wait**, but one that is there can: [`Operation::wait`] and [`blocking`] need no runtime.
 //!
 //! # Algorithms
 //!
@@ -91,3 +91,8 @@ pub use rank::{Rank, Seq, Tag};
 pub fn instruction_set() -> &'static str {
     kernel::level()
 }
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
