@@ -1,5 +1,7 @@
 //! Ranks sum a vector. Start with `hcomm run -n 4 -- target/release/examples/all_reduce`, or under torchrun.
 
+#![allow(clippy::print_stdout, reason = "an example shows its result")]
+
 use hcomm::{Communicator, ReduceOp};
 
 #[tokio::main(flavor = "current_thread")]

@@ -28,7 +28,9 @@ fn input(rank: usize, count: usize) -> Vec<f32> {
 /// A hash of the exact bytes (FNV-1a over 64-bit steps).
 fn hash<T: Element>(values: &[T]) -> u64 {
     let bytes: &[u8] = bytemuck::cast_slice(values);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn reduce<T: Element>(comm: &mut Communicator, algorithm: Algorithm, input: &[T]) -> Vec<T> {
@@ -77,7 +79,9 @@ fn mesh_sums_are_in_rank_order() {
                     .map(|index| all[1..].iter().fold(all[0][index], |sum, of| sum + of[index]).to_bits())
                     .collect();
                 let other: Vec<u32> = (0..5000)
-                    .map(|index| all[..n - 1].iter().rev().fold(all[n - 1][index], |sum, of| sum + of[index]).to_bits())
+                    .map(|index| {
+                        all[..n - 1].iter().rev().fold(all[n - 1][index], |sum, of| sum + of[index]).to_bits()
+                    })
                     .collect();
                 assert_ne!(expected, other, "the inputs tell associations apart");
                 let mine = &all[comm.rank().index()];
@@ -114,7 +118,8 @@ fn narrow_sums_agree<T: Element>(from: fn(f32) -> T, to: fn(T) -> f32) {
     for n in [3, 5, 8] {
         let of = |link| {
             world(link, n, move |mut comm| {
-                let all: Vec<Vec<T>> = (0..n).map(|rank| input(rank, 3001).into_iter().map(from).collect()).collect();
+                let all: Vec<Vec<T>> =
+                    (0..n).map(|rank| input(rank, 3001).into_iter().map(from).collect()).collect();
                 let mine = &all[comm.rank().index()];
                 let one = reduce(&mut comm, MESH[0], mine);
                 assert_eq!(hash(&one), hash(&reduce(&mut comm, MESH[1], mine)));
@@ -171,7 +176,10 @@ fn special_values_come_out_as_ieee_754_says() {
             assert_eq!(reduce(&mut comm, MESH[1], &mine)[6], f32::INFINITY);
             let max = comm.all_reduce(mine.clone(), ReduceOp::Max).wait().unwrap();
             let min = comm.all_reduce(mine, ReduceOp::Min).wait().unwrap();
-            assert!(max[0].is_nan() && max[1].is_nan() && min[0].is_nan() && min[1].is_nan(), "{max:?} {min:?}");
+            assert!(
+                max[0].is_nan() && max[1].is_nan() && min[0].is_nan() && min[1].is_nan(),
+                "{max:?} {min:?}"
+            );
             assert_eq!((max[2], min[2]), (f32::INFINITY, f32::NEG_INFINITY));
         });
     }

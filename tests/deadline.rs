@@ -30,7 +30,11 @@ fn one_rank_that_never_calls_is_named_by_all_others() {
                     let context = format!("{link:?} n {n} rank {me}");
                     let report = report(comm.all_reduce(vec![1f32; 5000], ReduceOp::Sum).wait(), &context);
                     assert_eq!(report.late, [late], "{context}: {report}");
-                    assert_eq!((report.operation.as_str(), report.seq.0), ("all_reduce", 1), "{context}: {report}");
+                    assert_eq!(
+                        (report.operation.as_str(), report.seq.0),
+                        ("all_reduce", 1),
+                        "{context}: {report}"
+                    );
                     assert_eq!(report.states.len(), 1, "{context}: {report}");
                     assert!(report.states[0].1.contains("has not called #1"), "{context}: {report}");
                 }
@@ -80,9 +84,15 @@ fn no_collective_waits_for_ever() {
     const CALLS: [(&str, Call); 6] = [
         ("barrier", |comm| comm.barrier().wait().map(drop).map_err(Error::from)),
         ("all_gather", |comm| comm.all_gather(vec![0u64; 3000]).wait().map(drop).map_err(Error::from)),
-        ("reduce_scatter", |comm| comm.reduce_scatter(vec![0f64; 90_000], ReduceOp::Sum).wait().map(drop).map_err(Error::from)),
-        ("all_reduce", |comm| comm.all_reduce(vec![0f32; 1 << 20], ReduceOp::Sum).wait().map(drop).map_err(Error::from)),
-        ("broadcast", |comm| comm.broadcast(vec![0u8; 1 << 20], Rank(2)).wait().map(drop).map_err(Error::from)),
+        ("reduce_scatter", |comm| {
+            comm.reduce_scatter(vec![0f64; 90_000], ReduceOp::Sum).wait().map(drop).map_err(Error::from)
+        }),
+        ("all_reduce", |comm| {
+            comm.all_reduce(vec![0f32; 1 << 20], ReduceOp::Sum).wait().map(drop).map_err(Error::from)
+        }),
+        ("broadcast", |comm| {
+            comm.broadcast(vec![0u8; 1 << 20], Rank(2)).wait().map(drop).map_err(Error::from)
+        }),
         ("broadcast", |comm| comm.broadcast(vec![0u8; 10], Rank(2)).wait().map(drop).map_err(Error::from)),
     ];
     for link in LINKS {
@@ -101,8 +111,14 @@ fn no_collective_waits_for_ever() {
                     comm.set_deadline(Duration::from_millis(300));
                     let error = call(&mut comm).expect_err(&context);
                     comm.set_deadline(common::GENEROUS);
-                    let Error::Deadline(report) = &error else { panic!("{context}: {} {error}", class(&error)) };
-                    assert_eq!((report.operation.as_str(), &report.late[..]), (operation, &[Rank(2)][..]), "{context}: {error}");
+                    let Error::Deadline(report) = &error else {
+                        panic!("{context}: {} {error}", class(&error))
+                    };
+                    assert_eq!(
+                        (report.operation.as_str(), &report.late[..]),
+                        (operation, &[Rank(2)][..]),
+                        "{context}: {error}"
+                    );
                     step.wait();
                 }
                 assert_usable(&mut comm);
@@ -119,7 +135,8 @@ fn a_timeout_gives_the_buffer_back_and_names_the_late_rank() {
         world(link, 2, move |mut comm| {
             for count in [3usize, 500_000] {
                 if comm.rank() == Rank(0) {
-                    let reduced = comm.all_reduce(vec![7u16; count], ReduceOp::Sum).timeout(Duration::from_millis(250));
+                    let reduced =
+                        comm.all_reduce(vec![7u16; count], ReduceOp::Sum).timeout(Duration::from_millis(250));
                     let error = reduced.wait().unwrap_err();
                     let Error::Deadline(report) = &error.error else { panic!("{link:?}: {error}") };
                     assert_eq!(report.late, [Rank(1)], "{link:?}: {error}");
@@ -181,7 +198,10 @@ fn a_receive_with_another_tag_is_told_which_tag_comes() {
                     let received = comm.recv(Rank(0), 9, vec![0u32; count]).timeout(DEADLINE);
                     let report = report(received.wait(), "another tag");
                     assert_eq!(report.late, [Rank(0)], "{link:?}: {report}");
-                    assert!(report.cause.contains("tag 6") && report.cause.contains("tag 9"), "{link:?}: {report}");
+                    assert!(
+                        report.cause.contains("tag 6") && report.cause.contains("tag 9"),
+                        "{link:?}: {report}"
+                    );
                     assert_usable(&mut comm);
                     assert_eq!(comm.recv(Rank(0), 6, vec![0u32; count]).wait().unwrap(), vec![1; count]);
                 }
@@ -248,7 +268,8 @@ fn a_world_of_one() {
                 assert_eq!(comm.all_gather(own.clone()).wait().unwrap(), own);
             }
             comm.barrier().wait().unwrap();
-            let never = comm.recv(Rank(0), 1, vec![0u8]).timeout(Duration::from_millis(100)).wait().unwrap_err();
+            let never =
+                comm.recv(Rank(0), 1, vec![0u8]).timeout(Duration::from_millis(100)).wait().unwrap_err();
             assert_eq!(class(&never.error), "deadline");
             assert_usable(&mut comm);
         });
@@ -278,7 +299,10 @@ fn alternating_kinds_and_sizes() {
             for round in 0..600u32 {
                 let count = [1usize, 30, 3000, 60_000][round as usize % 4];
                 match round % 5 {
-                    0 => assert_eq!(comm.all_reduce(vec![me; count], ReduceOp::Sum).wait().unwrap(), vec![3; count]),
+                    0 => assert_eq!(
+                        comm.all_reduce(vec![me; count], ReduceOp::Sum).wait().unwrap(),
+                        vec![3; count]
+                    ),
                     1 => {
                         let root = round % 3;
                         let got = comm.broadcast(vec![me * 100 + round; count], Rank(root)).wait().unwrap();
@@ -286,10 +310,15 @@ fn alternating_kinds_and_sizes() {
                     }
                     2 => {
                         let got = comm.all_gather(vec![me + round; 3 * count]).wait().unwrap();
-                        assert!(got.iter().enumerate().all(|(index, value)| *value == (index / count) as u32 + round));
+                        assert!(
+                            got.iter()
+                                .enumerate()
+                                .all(|(index, value)| *value == (index / count) as u32 + round)
+                        );
                     }
                     3 => {
-                        let got = comm.reduce_scatter(vec![me + round; 3 * count], ReduceOp::Max).wait().unwrap();
+                        let got =
+                            comm.reduce_scatter(vec![me + round; 3 * count], ReduceOp::Max).wait().unwrap();
                         assert!(got[me as usize * count..][..count].iter().all(|value| *value == 2 + round));
                     }
                     _ => drop(comm.barrier().wait().unwrap()),

@@ -44,7 +44,10 @@ fn flood(link: common::Link, messages: u32, bytes: usize) {
                 }
                 sent.wait().unwrap();
             }
-            assert!(late > 0, "{link:?}: {messages} messages of {bytes} bytes were taken although nobody receives");
+            assert!(
+                late > 0,
+                "{link:?}: {messages} messages of {bytes} bytes were taken although nobody receives"
+            );
         } else {
             ready.wait();
             ready.wait();

@@ -61,7 +61,11 @@ fn dropped_futures_do_not_disturb_others() {
                 random.shuffle(&mut received);
                 for (tag, recv) in received {
                     let got = recv.wait().unwrap();
-                    assert_eq!(got, vec![tag + other.0 * 1000; sizes[tag as usize]], "{link:?} seed {seed} tag {tag}");
+                    assert_eq!(
+                        got,
+                        vec![tag + other.0 * 1000; sizes[tag as usize]],
+                        "{link:?} seed {seed} tag {tag}"
+                    );
                 }
                 sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
             }
@@ -81,7 +85,8 @@ fn messages_with_one_tag_keep_their_order_whatever_their_sizes() {
     for link in LINKS {
         world(link, 2, move |comm| {
             if comm.rank() == Rank(0) {
-                let sent: Vec<_> = (0..400).map(|i| comm.send(Rank(1), 1, vec![i as u32; SIZES[i % 8]])).collect();
+                let sent: Vec<_> =
+                    (0..400).map(|i| comm.send(Rank(1), 1, vec![i as u32; SIZES[i % 8]])).collect();
                 sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
             } else {
                 for i in 0..400 {
@@ -134,7 +139,11 @@ fn many_sends_in_flight_arrive_in_order() {
             } else {
                 std::thread::sleep(Duration::from_millis(200));
                 for i in 0..MESSAGES {
-                    assert_eq!(comm.recv(Rank(0), 1, vec![0u32; 16]).wait().unwrap(), [i as u32; 16], "{link:?}");
+                    assert_eq!(
+                        comm.recv(Rank(0), 1, vec![0u32; 16]).wait().unwrap(),
+                        [i as u32; 16],
+                        "{link:?}"
+                    );
                 }
             }
         });

@@ -183,7 +183,9 @@ fn a_rank_that_blocks_its_executor_forwards_all_the_same() {
                             let others = all_ended.lock().unwrap();
                             for _ in 0..3 {
                                 let other = others.recv_timeout(Duration::from_secs(10));
-                                other.unwrap_or_else(|_| panic!("{link:?} case {case}: others wait for busy rank {busy}"));
+                                other.unwrap_or_else(|_| {
+                                    panic!("{link:?} case {case}: others wait for busy rank {busy}")
+                                });
                             }
                         }
                         let result = operation.await.unwrap();
@@ -248,7 +250,11 @@ fn operations_of_several_communicators_end_in_any_order_of_polling() {
                     let mut begun = Vec::new();
                     for index in order {
                         let count = SIZES[(index + round as usize) % SIZES.len()];
-                        begun.push((index, count, all[index].all_reduce(vec![index as u32 + me; count], ReduceOp::Sum)));
+                        begun.push((
+                            index,
+                            count,
+                            all[index].all_reduce(vec![index as u32 + me; count], ReduceOp::Sum),
+                        ));
                     }
                     random.shuffle(&mut begun);
                     let check = |index: usize, count: usize, sum: Vec<u32>| {
@@ -256,7 +262,9 @@ fn operations_of_several_communicators_end_in_any_order_of_polling() {
                     };
                     match round % 3 {
                         0 => {
-                            let futures = begun.into_iter().map(|(index, count, of)| async move { (index, count, of.await) });
+                            let futures = begun
+                                .into_iter()
+                                .map(|(index, count, of)| async move { (index, count, of.await) });
                             let mut unordered: FuturesUnordered<_> = futures.collect();
                             while let Some((index, count, sum)) = unordered.next().await {
                                 check(index, count, sum.unwrap());
@@ -314,7 +322,8 @@ fn eight_tasks_with_a_communicator_each() {
                                     tokio::task::yield_now().await;
                                 }
                                 let count = SIZES[(index + round as usize) % 3];
-                                let sum = own.all_reduce(vec![round + me; count], ReduceOp::Sum).await.unwrap();
+                                let sum =
+                                    own.all_reduce(vec![round + me; count], ReduceOp::Sum).await.unwrap();
                                 assert_eq!(sum, vec![2 * round + 1; count]);
                             }
                         }));

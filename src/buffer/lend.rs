@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::owned::Buffer;
 use super::parts::Parts;
 use super::pool::Pool;
+use super::raw::Raw;
 use crate::element::Element;
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ fn stage<T: Element>(elements: &[T], staging: &Staging) -> Lent {
 }
 
 impl<T: Element> Sealed for &[T] {}
-impl<'a, T: Element> Lend for &'a [T] {
+impl<T: Element> Lend for &[T] {
     type Element = T;
     type Returned = ();
     type Guard = Read;
@@ -179,6 +180,23 @@ impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
     }
 }
 impl<T: Element, const N: usize> LendMut for &mut [T; N] {}
+
+/// A slice whose owner blocks until the operation is over: no copy is needed. Only ever waited for, never polled, so
+/// that it can't be forgotten half way.
+#[derive(Debug)]
+pub(crate) struct Blocked<'a, T>(pub(crate) &'a mut [T]);
+
+impl<T: Element> Sealed for Blocked<'_, T> {}
+impl<T: Element> Lend for Blocked<'_, T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, _: &Staging) -> (Lent, Read) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(self.0);
+        (Lent(Parts::lent(Raw::new(bytes.as_mut_ptr(), bytes.len()))), Read)
+    }
+}
+impl<T: Element> LendMut for Blocked<'_, T> {}
 
 #[doc(hidden)]
 #[derive(Debug)]

@@ -24,7 +24,7 @@ enum Owner {
     /// Shared, read only.
     Bytes(#[expect(dead_code, reason = "keeps the memory alive")] bytes::Bytes),
     /// Staging memory that goes back to its pool.
-    Block(Block),
+    Block(#[expect(dead_code, reason = "keeps the memory alive")] Block),
     /// Somebody waits, blocked, until the operation is over, and owns the memory.
     Lent,
     /// No memory.
@@ -36,6 +36,11 @@ unsafe impl Send for Parts {}
 
 impl Parts {
     pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None };
+
+    /// Whether its owner waits for it and will use it as soon as he is told that the operation is over.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.owner, Owner::Lent)
+    }
 
     pub(crate) fn raw(&self) -> Raw {
         self.raw

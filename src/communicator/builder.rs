@@ -230,16 +230,19 @@ impl Future for Connect {
                 let again = || InitError::Config("polled again after it had ended".into());
                 Poll::Ready(Err(error.take().unwrap_or_else(again)))
             }
-            State::Joining(joining, name) => Pin::new(joining).poll(cx).map(|joined| {
-                Communicator::between_processes(joined?, name, order, deadline)
-            }),
+            State::Joining(joining, name) => Pin::new(joining)
+                .poll(cx)
+                .map(|joined| Communicator::between_processes(joined?, name, order, deadline)),
         }
     }
 }
 
 impl Communicator {
     fn between_processes(
-        membership: Membership, name: &str, order: Order, deadline: Option<Duration>,
+        membership: Membership,
+        name: &str,
+        order: Order,
+        deadline: Option<Duration>,
     ) -> Result<Communicator, InitError> {
         let Membership { rank, members, streams, phases, .. } = membership;
         let me = rank.index();
@@ -247,7 +250,12 @@ impl Communicator {
         let mut labels = Vec::new();
         let mut peers = Vec::new();
         for (member, streams) in members.iter().zip(streams) {
-            labels.push(format!("host {}, address {}, process {}", member.hostname, member.address.ip(), member.pid));
+            labels.push(format!(
+                "host {}, address {}, process {}",
+                member.hostname,
+                member.address.ip(),
+                member.pid
+            ));
             peers.push(match streams {
                 None => PeerLink::Myself,
                 Some(streams) => {

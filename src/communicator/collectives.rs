@@ -32,7 +32,12 @@ impl Communicator {
     /// # Errors
     ///
     /// If there is no plan for such a call.
-    pub fn explain(&mut self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
+    pub fn explain(
+        &mut self,
+        collective: Collective,
+        count: usize,
+        dtype: DType,
+    ) -> Result<Explanation, Error> {
         let bytes = count as u64 * dtype.size() as u64;
         let choice = choose(&self.facts, collective, bytes, None).map_err(unsupported)?;
         let program = self.program(choice.algorithm, collective)?;
@@ -137,7 +142,11 @@ impl View<'_> {
     }
 
     fn collective<B: Lend>(
-        self, operation: &'static str, collective: Collective, op: Option<ReduceOp>, buffer: B,
+        self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        buffer: B,
     ) -> Operation<B> {
         let View { communicator, algorithm } = self;
         let seq = communicator.next;
@@ -153,11 +162,19 @@ impl View<'_> {
 impl Communicator {
     /// What is called, in the terms in which ranks compare it, and the program that does it.
     pub(super) fn describe(
-        &mut self, operation: &'static str, collective: Collective, op: Option<ReduceOp>, count: usize, dtype: DType,
+        &mut self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        count: usize,
+        dtype: DType,
         algorithm: Option<Algorithm>,
     ) -> (CallDesc, Result<Work, Error>) {
         let mut desc = CallDesc {
-            operation, dtype, count, op,
+            operation,
+            dtype,
+            count,
+            op,
             root: if let Collective::Broadcast { root } = collective { Some(root) } else { None },
             tag: None,
             algorithm: "",
@@ -172,13 +189,18 @@ impl Communicator {
     }
 
     fn plan(
-        &mut self, operation: &'static str, collective: Collective, count: usize, dtype: DType,
+        &mut self,
+        operation: &'static str,
+        collective: Collective,
+        count: usize,
+        dtype: DType,
         algorithm: Option<Algorithm>,
     ) -> Result<std::sync::Arc<crate::engine::Program>, Error> {
         let ranks = self.size();
         let parts = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
-        if parts && count % ranks != 0 {
-            let problem = format!("a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank");
+        if parts && !count.is_multiple_of(ranks) {
+            let problem =
+                format!("a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank");
             return Err(Error::InvalidArgument { operation: operation.into(), problem });
         }
         let bytes = count as u64 * dtype.size() as u64;

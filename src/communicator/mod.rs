@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::lend::{Lend, Lent, Staging};
+use crate::domain::Phase;
 use crate::engine::channel::Channel;
 use crate::engine::{CallDesc, Engine, Program, Request, Work};
-use crate::domain::Phase;
 use crate::error::Error;
 use crate::path::{Algorithm, Collective, Facts, PlanCache};
 use crate::rank::Rank;
@@ -68,14 +68,31 @@ pub struct Communicator {
 
 impl Communicator {
     pub(crate) fn open(
-        engine: Arc<Engine>, id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize, facts: Facts,
+        engine: Arc<Engine>,
+        id: u64,
+        name: Arc<str>,
+        members: Arc<[u32]>,
+        rank: usize,
+        facts: Facts,
         plans: Arc<Mutex<PlanCache>>,
     ) -> Self {
         let channel = engine.open(Channel::new(id, name.clone(), members.clone(), rank));
         let staging = Staging(engine.pool().clone());
         Communicator {
-            engine, channel, id, name, members, rank, next: 0, points: AtomicU64::new(0), facts, deadline: OPERATION_DEADLINE, plans,
-            programs: Vec::new(), staging, phases: Arc::new([]),
+            engine,
+            channel,
+            id,
+            name,
+            members,
+            rank,
+            next: 0,
+            points: AtomicU64::new(0),
+            facts,
+            deadline: OPERATION_DEADLINE,
+            plans,
+            programs: Vec::new(),
+            staging,
+            phases: Arc::new([]),
         }
     }
 
@@ -132,13 +149,24 @@ impl Communicator {
     }
 
     fn submit_lent<B: Lend>(
-        &self, seq: u64, desc: CallDesc, work: Result<Work, Error>, lent: Lent, guard: B::Guard,
+        &self,
+        seq: u64,
+        desc: CallDesc,
+        work: Result<Work, Error>,
+        lent: Lent,
+        guard: B::Guard,
     ) -> Operation<B> {
         self.submit_digested(seq, desc, desc.digest(), work, lent, guard)
     }
 
     fn submit_digested<B: Lend>(
-        &self, seq: u64, desc: CallDesc, digest: u64, work: Result<Work, Error>, lent: Lent, guard: B::Guard,
+        &self,
+        seq: u64,
+        desc: CallDesc,
+        digest: u64,
+        work: Result<Work, Error>,
+        lent: Lent,
+        guard: B::Guard,
     ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
         let deadline = self.deadline;

@@ -77,8 +77,12 @@ impl<B: Lend> Operation<B> {
         }
         match (outcome.result, outcome.parts) {
             (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
-            (Ok(()), None) => Err(OpError { error: Error::Closed("the buffer is gone".into()), buffer: None }),
-            (Err(error), parts) => Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) }),
+            (Ok(()), None) => {
+                Err(OpError { error: Error::Closed("the buffer is gone".into()), buffer: None })
+            }
+            (Err(error), parts) => {
+                Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
+            }
         }
     }
 }

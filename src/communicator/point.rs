@@ -60,7 +60,12 @@ impl Communicator {
     }
 
     fn point<B: Lend>(
-        &self, operation: &'static str, peer: Rank, tag: Tag, work: Result<Work, Error>, buffer: B,
+        &self,
+        operation: &'static str,
+        peer: Rank,
+        tag: Tag,
+        work: Result<Work, Error>,
+        buffer: B,
     ) -> Operation<B> {
         let (lent, guard) = buffer.lend(&self.staging);
         let desc = CallDesc {

@@ -45,8 +45,13 @@ impl Communicator {
     /// }).collect();
     /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 2.0));
     /// ```
-    pub fn prepare_all_reduce<T: Element>(&mut self, count: usize, op: ReduceOp) -> Result<PreparedAllReduce<T>, Error> {
-        let (desc, work) = self.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, None);
+    pub fn prepare_all_reduce<T: Element>(
+        &mut self,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<PreparedAllReduce<T>, Error> {
+        let (desc, work) =
+            self.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, None);
         let Work::Collective(program) = work? else {
             return Err(Error::Closed(self.name.to_string()));
         };
@@ -69,7 +74,10 @@ impl<T: Element> PreparedAllReduce<T> {
         let work = if count == self.desc.count && communicator.id == self.channel {
             Ok(Work::Collective(self.program.clone()))
         } else {
-            let problem = format!("prepared for {} elements on its own communicator, run with {count}", self.desc.count);
+            let problem = format!(
+                "prepared for {} elements on its own communicator, run with {count}",
+                self.desc.count
+            );
             Err(Error::InvalidArgument { operation: self.desc.operation.into(), problem })
         };
         communicator.submit_digested(seq, self.desc, self.digest, work, lent, guard)

@@ -20,7 +20,9 @@ impl Communicator {
     ///
     /// If the future is dropped, this rank is missing in the new communicator.
     pub fn split(
-        &mut self, color: Option<u32>, key: i64,
+        &mut self,
+        color: Option<u32>,
+        key: i64,
     ) -> impl Future<Output = Result<Option<Communicator>, Error>> + Send + use<> {
         let number = self.next;
         let mut calls = vec![[0i64; 3]; self.size()].concat();

@@ -15,6 +15,7 @@ pub(super) const WORLD_MAX: u32 = 1 << 16;
 const NAME_BYTES_MAX: usize = 255;
 /// Most agreed facts, and the longest key or value in bytes: together they fit a control message.
 const FACTS_MAX: usize = 64;
+/// The longest key or value of a fact, in bytes.
 const FACT_BYTES_MAX: usize = 256;
 
 /// Settings of one rendezvous.
@@ -39,8 +40,6 @@ pub(crate) struct JoinConfig {
     pub port_range: Option<RangeInclusive<u16>>,
     /// Device this rank uses; two ranks of a host must not name the same.
     pub device: Option<u32>,
-    /// The launcher's rank within the host, for information.
-    pub local_rank: Option<u32>,
     /// Name of the communicator; groups of different names don't mix.
     pub name: String,
     /// What plans are chosen from: must be equal on all ranks.
@@ -90,7 +89,6 @@ impl Default for JoinConfig {
             interface: None,
             port_range: None,
             device: None,
-            local_rank: None,
             name: "world".into(),
             facts: Vec::new(),
         }

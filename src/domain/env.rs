@@ -70,7 +70,6 @@ fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
         token: token.map_err(|error| format!("{TOKEN}: {error}"))?,
         interface: env.text("HCOMM_INTERFACE"),
         port_range: env.text("HCOMM_PORT_RANGE").map(|text| port_range(&text)).transpose()?,
-        local_rank,
         ..JoinConfig::default()
     };
     config.validate().map_err(|error| error.to_string())?;

@@ -17,6 +17,7 @@ const MAGIC: [u8; 8] = *b"\x89hcomm\r\n";
 /// Version of everything that follows the frozen part.
 pub(super) const VERSION: u16 = 1;
 
+/// The sender holds a token.
 const FLAG_TOKEN: u16 = 1;
 
 /// Who speaks, and for what the connection is.

@@ -18,6 +18,7 @@ use crate::error::InitError;
 
 /// Pauses between two rounds of tries: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Attempts are never rarer than this.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a refused token is tried again: another job may hold the port for the moment that it gathers.
 const REFUSED_RETRY: Duration = Duration::from_secs(2);

@@ -60,6 +60,7 @@ impl Key {
     }
 
     /// A key from data that is sure to be one.
+    #[cfg(test)]
     pub(super) fn new(bytes: [u8; 32]) -> Key {
         Key(bytes)
     }

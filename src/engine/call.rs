@@ -79,8 +79,12 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) enum Work {
     Collective(Arc<Program>),
-    Send { to: usize },
-    Recv { from: usize },
+    Send {
+        to: usize,
+    },
+    Recv {
+        from: usize,
+    },
     /// It is known to be wrong: it takes its number, fails, and the others are told.
     Refuse(Box<Error>),
 }

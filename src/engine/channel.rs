@@ -35,12 +35,14 @@ pub(crate) struct Channel {
     history: VecDeque<Past>,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
+    /// Some caller has been told who is lost: from then on, calls are told that it failed.
+    pub failure_told: bool,
     /// Its handle is gone; it closes once nothing is in flight.
     pub closing: bool,
     /// A contradiction that came after its operation had ended: told with the next one.
     pub late: Option<Error>,
-    /// Ranks that said they will not use it again.
-    pub closed: Vec<bool>,
+    /// Per rank, once all it sent has come: the first number that it will not call.
+    pub closed: Vec<Option<u64>>,
     /// On how many of its connections each rank has said so.
     pub closes: Vec<u8>,
     pub statuses: Vec<Option<(Instant, Status)>>,
@@ -88,16 +90,20 @@ impl Channel {
     pub(crate) fn new(id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize) -> Self {
         let ranks = members.len();
         Channel {
-            id, name, members, rank,
+            id,
+            name,
+            members,
+            rank,
             called: 0,
             inflight: Vec::new(),
             stash: Vec::new(),
             tombs: VecDeque::new(),
             history: VecDeque::new(),
             failed: None,
+            failure_told: false,
             closing: false,
             late: None,
-            closed: vec![false; ranks],
+            closed: vec![None; ranks],
             closes: vec![0; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
@@ -154,7 +160,9 @@ impl Channel {
         // One rank gives a number up for all; contradictions are collected.
         let contradicted = matches!(tomb.verdict, Verdict::Contradicted(_));
         let known = |of: &Tomb| {
-            of.seq == tomb.seq && contradicted == matches!(of.verdict, Verdict::Contradicted(_)) && (!contradicted || of.by == tomb.by)
+            of.seq == tomb.seq
+                && contradicted == matches!(of.verdict, Verdict::Contradicted(_))
+                && (!contradicted || of.by == tomb.by)
         };
         if !self.tombs.iter().any(known) {
             if self.tombs.len() == TOMBS_MAX {
@@ -177,15 +185,39 @@ impl Channel {
         found
     }
 
+    /// What a caller is told once it has failed: first who is lost, then that it can't be used.
+    pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
+        let mut failed = self.failed.clone()?;
+        if std::mem::replace(&mut self.failure_told, true) {
+            return Some(Error::Failed { communicator: self.name.to_string(), cause: failed.to_string() });
+        }
+        if let Error::PeerLost { operation, seq, .. } = &mut failed {
+            *operation = request.desc.operation.into();
+            *seq = Seq(request.seq);
+        }
+        Some(failed)
+    }
+
     /// What the caller of a number is told that `by` has given up.
     pub(crate) fn aborted(&self, request: &Request, by: usize, cause: String) -> Error {
         let operation = request.desc.operation.into();
-        Error::Aborted { operation, seq: Seq(request.seq), communicator: self.name.to_string(), by: Rank(by as u32), cause }
+        Error::Aborted {
+            operation,
+            seq: Seq(request.seq),
+            communicator: self.name.to_string(),
+            by: Rank(by as u32),
+            cause,
+        }
     }
 
     pub(crate) fn mismatch(&self, operation: &str, seq: u64, calls: &[(usize, CallInfo)]) -> Error {
         let mut calls: Vec<_> = calls.iter().map(|(rank, call)| (Rank(*rank as u32), call.clone())).collect();
         calls.sort_by_key(|(rank, _)| *rank);
-        Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.to_string(), calls }
+        Error::Mismatch {
+            operation: operation.into(),
+            seq: Seq(seq),
+            communicator: self.name.to_string(),
+            calls,
+        }
     }
 }

@@ -7,10 +7,10 @@ use super::call::Op;
 use super::io::{Io, Via};
 use super::state::{Standing, State};
 use crate::buffer::pool::Pool;
+use crate::link::Class;
 use crate::link::frame::{Header, Kind, Outgoing};
 use crate::link::memory::Hub;
 use crate::link::tcp::{Broken, Conn};
-use crate::link::Class;
 use crate::runtime::poller::Poller;
 
 /// Bytes read or written on one connection before others get their turn.
@@ -21,6 +21,7 @@ pub(crate) struct Core {
     pub state: State,
     links: Vec<Option<Pair>>,
     poller: Poller,
+    said_bye: bool,
     /// Wakers are called by whoever holds no lock.
     pub woken: Vec<Arc<Op>>,
 }
@@ -51,7 +52,12 @@ pub(crate) enum PeerLink {
 
 impl Core {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, pool: Arc<Pool>, hub: Option<Arc<Hub>>, poller: Poller,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        pool: Arc<Pool>,
+        hub: Option<Arc<Hub>>,
+        poller: Poller,
     ) -> std::io::Result<Self> {
         let mut vias = Vec::new();
         let mut links = Vec::new();
@@ -62,7 +68,8 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair = Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    let pair =
+                        Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
                     (Via::Stream, Some(pair))
                 }
             };
@@ -70,7 +77,7 @@ impl Core {
             links.push(pair);
         }
         let state = State::new(Io::new(me, vias, pool, hub), labels);
-        Ok(Core { state, links, poller, woken: Vec::new() })
+        Ok(Core { state, links, poller, woken: Vec::new(), said_bye: false })
     }
 
     /// Asks the poll set which connections can be read and written again.
@@ -212,7 +219,9 @@ impl Core {
             let conn = pair.conn(class);
             conn.shut();
             self.poller.remove(conn.socket());
-            if gone && pair.fast.is_shut() && pair.bulk.is_shut() || matches!(self.state.peers[peer].standing, Standing::Lost(_)) {
+            if gone && pair.fast.is_shut() && pair.bulk.is_shut()
+                || matches!(self.state.peers[peer].standing, Standing::Lost(_))
+            {
                 self.poller.remove(pair.fast.socket());
                 self.poller.remove(pair.bulk.socket());
                 self.links[peer] = None;
@@ -262,8 +271,11 @@ impl Core {
         self.links.iter().any(Option::is_some)
     }
 
-    /// Says goodbye to all peers, on both connections.
+    /// Says goodbye to all peers, on both connections, once.
     pub(crate) fn say_bye(&mut self) {
+        if std::mem::replace(&mut self.said_bye, true) {
+            return;
+        }
         let header = Header::new(Kind::Bye, 0, 0);
         for (peer, pair) in self.links.iter_mut().enumerate() {
             if let Some(pair) = pair

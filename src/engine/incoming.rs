@@ -16,7 +16,9 @@ impl Handler for State {
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
-            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch => Ok(Sink::Owned(self.io.spare(length))),
+            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch => {
+                Ok(Sink::Owned(self.io.spare(length)))
+            }
             _ => Ok(Sink::Owned(Vec::new())),
         }
     }
@@ -65,11 +67,13 @@ impl State {
     /// Rank of a peer in a communicator, by the channel's index.
     fn rank_in(&self, channel: usize, peer: usize) -> Result<usize, String> {
         let of = self.channels[channel].as_ref();
-        of.and_then(|of| of.rank_of(peer)).ok_or_else(|| "a frame for a communicator it is not in".to_string())
+        of.and_then(|of| of.rank_of(peer))
+            .ok_or_else(|| "a frame for a communicator it is not in".to_string())
     }
 
     fn place(&self, header: &Header) -> Place {
-        let Some(channel) = self.channel_of(header.channel).and_then(|index| self.channels[index].as_ref()) else {
+        let Some(channel) = self.channel_of(header.channel).and_then(|index| self.channels[index].as_ref())
+        else {
             return Place::Unknown;
         };
         match channel.flight(header.number) {
@@ -84,7 +88,9 @@ impl State {
         let key = match self.place(header) {
             Place::Flight(key) => key,
             Place::Over => return Ok(Sink::Discard),
-            Place::Early | Place::Unknown if header.flags & EAGER != 0 => return Ok(Sink::Owned(self.io.spare(length))),
+            Place::Early | Place::Unknown if header.flags & EAGER != 0 => {
+                return Ok(Sink::Owned(self.io.spare(length)));
+            }
             // Credit was given for an operation of a communicator that has been closed since.
             Place::Unknown => return Ok(Sink::Discard),
             Place::Early => return Err("payload that nobody asked for".into()),
@@ -154,7 +160,8 @@ impl State {
                 Ok(())
             }
             Kind::Offer => {
-                let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
+                let bytes =
+                    usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
                 self.match_message(index, from, unexpected(header, bytes, Content::Offered));
                 Ok(())
             }
@@ -166,7 +173,7 @@ impl State {
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Close => {
-                self.said_close(index, from);
+                self.said_close(index, from, header.number);
                 Ok(())
             }
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
@@ -183,7 +190,13 @@ impl State {
     }
 
     /// Part of a numbered collective.
-    fn collective(&mut self, index: usize, from: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+    fn collective(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
         match self.place(header) {
             Place::Flight(key) => {
                 self.deliver(key, from, header, bytes)?;
@@ -206,7 +219,13 @@ impl State {
     }
 
     /// A frame for a collective in flight that did not go straight into its memory.
-    pub(crate) fn deliver(&mut self, key: RunKey, from: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
+    pub(crate) fn deliver(
+        &mut self,
+        key: RunKey,
+        from: usize,
+        header: &Header,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
         let Some((Flight::Collective(run), io)) = self.flight_and_io(key) else { return Ok(()) };
         let agreed = run.head.digest == header.digest;
         let peer = run.head.members[from] as usize;

@@ -65,7 +65,13 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(me: usize, vias: Vec<Via>, pool: Arc<Pool>, hub: Option<Arc<Hub>>) -> Self {
         let peer = |via| PeerIo {
-            via, queued: [0; 2], eager_sent: 0, eager_returned: 0, consumed: 0, consumed_told: 0, awaited: 0,
+            via,
+            queued: [0; 2],
+            eager_sent: 0,
+            eager_returned: 0,
+            consumed: 0,
+            consumed_told: 0,
+            awaited: 0,
         };
         Io {
             me,
@@ -140,7 +146,15 @@ impl Io {
     }
 
     /// Queues lent memory on a byte link.
-    pub(crate) fn lend(&mut self, peer: usize, class: Class, mut header: Header, raw: Raw, run: RunKey, step: u16) {
+    pub(crate) fn lend(
+        &mut self,
+        peer: usize,
+        class: Class,
+        mut header: Header,
+        raw: Raw,
+        run: RunKey,
+        step: u16,
+    ) {
         header.length = raw.len() as u32;
         self.peers[peer].queued[class as usize] += raw.len();
         self.outbox.push((peer, class, Outgoing { header, payload: Payload::Lent { raw, run, step } }));
@@ -186,7 +200,8 @@ impl Io {
     }
 
     pub(crate) fn spare(&mut self, bytes: usize) -> Vec<u8> {
-        let mut spare = self.spare.pop().unwrap_or_default();
+        let of_all = || self.hub.as_ref().and_then(|hub| hub.spare());
+        let mut spare = self.spare.pop().or_else(of_all).unwrap_or_default();
         spare.clear();
         spare.resize(bytes, 0);
         spare
@@ -195,8 +210,13 @@ impl Io {
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
         /// Buffers kept for reuse.
         const SPARE_MAX: usize = 64;
-        if self.spare.len() < SPARE_MAX && bytes.capacity() > 0 && bytes.capacity() <= EAGER_MAX {
-            self.spare.push(bytes);
+        if bytes.capacity() == 0 || bytes.capacity() > EAGER_MAX {
+            return;
+        }
+        match &self.hub {
+            Some(hub) => hub.recycle(bytes),
+            None if self.spare.len() < SPARE_MAX => self.spare.push(bytes),
+            None => {}
         }
     }
 

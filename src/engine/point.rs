@@ -134,7 +134,9 @@ impl Point {
                 io.lend(world, Class::Fast, header, raw, self.head.key, 0);
             } else {
                 header.length = raw.len() as u32;
-                io.message(world, header, raw.to_vec(), None);
+                let mut bytes = io.spare(raw.len());
+                bytes.copy_from_slice(raw.bytes_ref());
+                io.message(world, header, bytes, None);
                 self.add_done(raw.len());
             }
             return;
@@ -267,7 +269,13 @@ impl Point {
         if let Side::Send { lease, .. } = &mut self.side
             && let Some(lease) = lease.take()
         {
-            if complete || lease.revoke() {
+            let mut free = complete || lease.revoke();
+            while !free && parts.is_lent() {
+                // Its owner waits, and a reader is at it for one slice at most.
+                std::hint::spin_loop();
+                free = lease.revoke();
+            }
+            if free {
                 io.recycle_lease(lease);
             } else {
                 lease.quarantine(parts);

@@ -94,7 +94,8 @@ impl Program {
 
     fn input(&mut self, me: usize, from: usize, message: u16, step: usize) -> usize {
         let is_it = |action: &Action| matches!(action, Action::Send { to, message: number, .. } if to.index() == me && *number == message);
-        let sender_step = self.plan.ranks[from].steps.iter().position(|step| is_it(&step.action)).unwrap_or(0);
+        let sender_step =
+            self.plan.ranks[from].steps.iter().position(|step| is_it(&step.action)).unwrap_or(0);
         let input = self.inputs.len();
         self.inputs.push(Input { from, message, step, sender_step });
         store(&mut self.incoming[from], message, input as u16);
@@ -116,6 +117,7 @@ impl Program {
     }
 }
 
+/// Not in the plan.
 const NONE: u16 = u16::MAX;
 
 fn store(table: &mut Vec<u16>, at: u16, value: u16) {

@@ -109,8 +109,9 @@ impl Service {
         // Published after the flag was set: seen here. Before: seen by the look above.
         let news = all.iter().any(|watched| watched.watching && watched.engine.has_news());
         let timeout = if news { GRACE.min(timeout) } else { timeout };
-        let sets = all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
-        Poller::wait_any(std::iter::once(&self.alarm).chain(sets), timeout);
+        let sets =
+            all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
+        self.alarm.wait_any(sets, timeout);
         for watched in all {
             watched.engine.set_watched(false);
         }
@@ -120,8 +121,14 @@ impl Service {
 impl Watched {
     fn new(engine: Arc<Shared>) -> Self {
         Watched {
-            drives: engine.drives(), engine, tick: GRACE, watching: false, taken_over: false, due: None,
-            said_bye: false, closing_since: None,
+            drives: engine.drives(),
+            engine,
+            tick: GRACE,
+            watching: false,
+            taken_over: false,
+            due: None,
+            said_bye: false,
+            closing_since: None,
         }
     }
 
@@ -169,7 +176,8 @@ impl Watched {
         if self.said_bye && !before {
             self.closing_since = Some(now);
         }
-        let next = if self.said_bye { now + Duration::from_millis(20) } else { now + Duration::from_millis(50) };
+        let next =
+            if self.said_bye { now + Duration::from_millis(20) } else { now + Duration::from_millis(50) };
         (!over, due.map_or(next, |due| due.min(next)).max(now + GRACE))
     }
 }

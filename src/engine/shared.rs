@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,11 @@ pub(crate) struct Wait {
 
 impl Engine {
     pub(crate) fn new(
-        me: usize, peers: Vec<PeerLink>, labels: Vec<String>, hub: Option<Arc<Hub>>, ranks_on_host: usize,
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        hub: Option<Arc<Hub>>,
+        ranks_on_host: usize,
     ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
         let pool = Pool::new();
@@ -95,7 +99,7 @@ impl Engine {
             closing: AtomicBool::new(false),
         });
         if let Some(hub) = hub {
-            hub.attach(me, Waker::from(shared.clone()));
+            hub.attach(me, Waker::from(Arc::new(Bell(Arc::downgrade(&shared)))));
         }
         service::register(shared.clone())?;
         Ok(Arc::new(Engine { shared }))
@@ -119,7 +123,7 @@ impl Engine {
     /// Begins a call now: what can leave leaves.
     pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
         let shared = &self.shared;
-        let op = shared.free.pop().filter(|op| Arc::strong_count(op) == 1).unwrap_or_default();
+        let op = shared.unused_op();
         op.prepare(request);
         let mut waiting = op.clone();
         while let Err(back) = shared.submissions.push(waiting) {
@@ -171,6 +175,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
+        self.shared.farewell();
         service::kick();
     }
 }
@@ -186,6 +191,20 @@ thread_local! {
 }
 
 impl Shared {
+    /// A record that nobody else has any more: one that has ended may still be in a list of sleepers.
+    fn unused_op(&self) -> Arc<Op> {
+        /// Records looked at; making another one is cheaper than looking at many.
+        const LOOKS: usize = 8;
+        for _ in 0..LOOKS {
+            match self.free.pop() {
+                Some(op) if Arc::strong_count(&op) == 1 => return op,
+                Some(op) => drop(self.free.push(op)),
+                None => break,
+            }
+        }
+        Arc::default()
+    }
+
     /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut lock(&self.core))
@@ -323,7 +342,9 @@ impl Shared {
     fn hopeless(&self) -> bool {
         let Some(hub) = &self.hub else { return false };
         let thread = THREAD.with(|thread| *thread);
-        (0..hub.ranks()).any(|rank| rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0))
+        (0..hub.ranks()).any(|rank| {
+            rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0)
+        })
     }
 
     fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
@@ -464,9 +485,9 @@ impl Shared {
         core.state.now = Instant::now();
         core.collect();
         core.turn(true);
-        if !*said_bye && (core.state.live == 0 || give_up) {
-            *said_bye = true;
+        if core.state.live == 0 || give_up {
             core.say_bye();
+            *said_bye = true;
         }
         if *said_bye && !core.has_outgoing() {
             core.shut_writing();
@@ -480,8 +501,38 @@ impl Shared {
         over
     }
 
+    /// Says goodbye at once if nothing is in flight: a program that ends here may end before the service thread comes.
+    fn farewell(&self) {
+        let mut core = lock(&self.core);
+        core.state.now = Instant::now();
+        while let Some(op) = self.submissions.pop() {
+            core.state.start(op);
+        }
+        core.collect();
+        core.turn(true);
+        if core.state.live == 0 {
+            core.say_bye();
+        }
+        self.unlock_and_wake(core);
+    }
+
     /// How long peers are waited for after goodbye.
     pub(crate) const LINGER: Duration = Duration::from_secs(2);
+}
+
+/// How ranks of this process call: without keeping what they call alive.
+struct Bell(Weak<Shared>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.wake_by_ref();
+        }
+    }
 }
 
 impl Wake for Shared {

@@ -13,7 +13,7 @@ use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
-use crate::link::frame::{EAGER, Header, Kind};
+use crate::link::frame::EAGER;
 use crate::rank::{Rank, Seq};
 
 /// An operation that waits this long tells the others where it is.
@@ -131,7 +131,10 @@ impl State {
             ended: Vec::new(),
             orphans: Vec::new(),
             closed: VecDeque::new(),
-            peers: labels.into_iter().map(|label| Peer { label, standing: Standing::Here, byes: 0 }).collect(),
+            peers: labels
+                .into_iter()
+                .map(|label| Peer { label, standing: Standing::Here, byes: 0 })
+                .collect(),
             now,
             large: 0,
             live: 0,
@@ -146,7 +149,10 @@ impl State {
             self.channels.push(None);
         }
         self.ids.insert(id, index);
-        let lost = channel.members.iter().position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
+        let lost = channel
+            .members
+            .iter()
+            .position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
         self.channels[index] = Some(channel);
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
@@ -196,6 +202,14 @@ impl State {
         self.flights.iter().filter_map(|slot| slot.flight.as_ref())
     }
 
+    pub(crate) fn slots(&self) -> usize {
+        self.flights.len()
+    }
+
+    pub(crate) fn key_at(&self, slot: usize) -> Option<RunKey> {
+        self.flights.get(slot)?.flight.as_ref().map(|flight| flight.head().key)
+    }
+
     pub(crate) fn touch(&mut self, key: RunKey) {
         if self.touched.last() != Some(&key) {
             self.touched.push(key);
@@ -217,10 +231,7 @@ impl State {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
-        let mut refusal = channel.failed.clone().map(|cause| Error::Failed {
-            communicator: channel.name.to_string(),
-            cause: cause.to_string(),
-        });
+        let mut refusal = channel.failure(&request);
         if collective {
             channel.called(request.seq, request.desc);
             let late = channel.late.take();
@@ -259,32 +270,6 @@ impl State {
         }
     }
 
-    /// A call that needs somebody who has left can't be begun.
-    fn departed(&self, request: &Request) -> Option<Error> {
-        let channel = self.channels[request.channel].as_ref()?;
-        let gone = |rank: &usize| {
-            let world = channel.members[*rank] as usize;
-            channel.closed[*rank] || self.peers[world].standing != Standing::Here
-        };
-        let needed = |rank: &usize| match request.work {
-            Work::Collective(_) => true,
-            Work::Send { to } => to == *rank,
-            // What was sent before leaving can still be received.
-            Work::Recv { from } => from == *rank && channel.matching[from].unexpected.is_empty(),
-            Work::Refuse(_) => false,
-        };
-        let rank = (0..channel.members.len()).filter(needed).find(gone)?;
-        let world = channel.members[rank] as usize;
-        Some(Error::PeerLost {
-            operation: request.desc.operation.into(),
-            seq: Seq(request.seq),
-            communicator: channel.name.to_string(),
-            rank: Rank(rank as u32),
-            host: self.peers[world].label.clone(),
-            cause: "it has closed this communicator".into(),
-        })
-    }
-
     fn drop_kept(&mut self, request: &Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
@@ -306,7 +291,8 @@ impl State {
         let key = RunKey { index, generation: self.flights[index as usize].generation };
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let head = Head {
-            key, op,
+            key,
+            op,
             channel: request.channel,
             channel_id: channel.id,
             seq: request.seq,
@@ -314,7 +300,10 @@ impl State {
             desc: request.desc,
             members: channel.members.clone(),
             started: self.now,
-            deadline: self.now.checked_add(request.deadline).unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
+            deadline: self
+                .now
+                .checked_add(request.deadline)
+                .unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),
@@ -340,6 +329,7 @@ impl State {
             Work::Recv { from } => self.launch_receive(head, from, request.parts),
             Work::Refuse(_) => {}
         }
+        self.part_with_closed(key);
     }
 
     /// Every member's connections are worth a look while this operation lasts, or no longer.
@@ -399,7 +389,8 @@ impl State {
         self.await_peers(&head.members[from..=from], 1);
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, lease: None };
-        self.flights[key.index as usize].flight = Some(Flight::Point(Point::new(head, from, tag, parts, side)));
+        self.flights[key.index as usize].flight =
+            Some(Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].take(tag) {
             Some(message) => self.give_message(channel, from, key, message),
@@ -555,12 +546,5 @@ impl State {
         if let Err(problem) = outcome {
             tracing::warn!(peer, problem, "frame for a new communicator dropped");
         }
-    }
-}
-
-impl Header {
-    /// Belongs to a numbered collective.
-    pub(crate) fn is_collective(&self) -> bool {
-        matches!(self.kind, Kind::Data | Kind::Credit | Kind::Request)
     }
 }

@@ -34,7 +34,11 @@ impl Status {
         let what = match &self.current {
             Some(current) => {
                 let waits: Vec<String> = current.waits_for.iter().map(u32::to_string).collect();
-                let waits = if waits.is_empty() { String::new() } else { format!(", waiting for {}", waits.join(", ")) };
+                let waits = if waits.is_empty() {
+                    String::new()
+                } else {
+                    format!(", waiting for {}", waits.join(", "))
+                };
                 format!("is in {} #{}{waits}", current.call, current.seq)
             }
             None if point || self.next > seq => "is in no operation here".to_string(),

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::call::{Request, Work};
 use super::channel::{Past, Tomb, Verdict};
 use super::point::Unexpected;
-use super::state::{Flight, STALL, Standing, State};
-use super::status::{Current, Status};
+use super::state::{Flight, Standing, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::{Header, Kind, Outgoing};
@@ -15,10 +15,8 @@ use crate::rank::{Rank, Seq};
 
 /// How long a contradicted operation waits to learn what everybody called.
 const VERDICT: Duration = Duration::from_millis(100);
-/// When a waiting operation tells again where it is: after a second, then with a warning after five, then doubling.
-const REMARKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// The frame asks for the receiver's own call or status.
-const ASK: u16 = 2;
+pub(super) const ASK: u16 = 2;
 
 /// Why a rank gave an operation up, as the others are told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,9 +30,9 @@ pub(crate) enum Cause {
 impl State {
     /// What fell due; returns when to look again.
     pub(crate) fn tick(&mut self) -> Option<Instant> {
-        let keys: Vec<RunKey> = self.flights().map(|flight| flight.head().key).collect();
         let mut next: Option<Instant> = None;
-        for key in keys {
+        for slot in 0..self.slots() {
+            let Some(key) = self.key_at(slot) else { continue };
             let now = self.now;
             let Some(flight) = self.flight(key) else { continue };
             let head = flight.head_mut();
@@ -60,7 +58,7 @@ impl State {
         next
     }
 
-    fn broadcast(&mut self, index: usize, header: Header, body: &[u8]) {
+    pub(super) fn broadcast(&mut self, index: usize, header: Header, body: &[u8]) {
         let Some(channel) = &self.channels[index] else { return };
         let (members, rank) = (channel.members.clone(), channel.rank);
         for (other, world) in members.iter().enumerate() {
@@ -70,7 +68,7 @@ impl State {
         }
     }
 
-    fn to_rank(&mut self, index: usize, rank: usize, frame: Outgoing) {
+    pub(super) fn tell(&mut self, index: usize, rank: usize, frame: Outgoing) {
         let Some(channel) = &self.channels[index] else { return };
         let world = channel.members[rank] as usize;
         self.io.control(world, frame);
@@ -107,10 +105,16 @@ impl State {
         let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
         answer.flags = ASK;
         let body = encode(&desc.info());
-        self.to_rank(index, from, Outgoing::with_body(answer, body));
+        self.tell(index, from, Outgoing::with_body(answer, body));
     }
 
-    pub(crate) fn on_mismatch(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+    pub(crate) fn on_mismatch(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
         let call: CallInfo = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let seq = header.number;
@@ -127,7 +131,7 @@ impl State {
             }
             if header.flags & ASK != 0 {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
-                self.to_rank(index, from, Outgoing::with_body(answer, encode(&desc.info())));
+                self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
             }
         }
         Ok(())
@@ -154,7 +158,8 @@ impl State {
     fn decide(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
-        let (index, operation, seq, calls) = (head.channel, head.desc.operation, head.seq, head.calls.clone());
+        let (index, operation, seq, calls) =
+            (head.channel, head.desc.operation, head.seq, head.calls.clone());
         let Some(channel) = &self.channels[index] else { return };
         let error = channel.mismatch(operation, seq, &calls);
         self.finish(key, Err(error));
@@ -163,13 +168,19 @@ impl State {
     // --- aborts
 
     /// Tells all members that a number is given up.
-    fn publish_abort(&mut self, index: usize, seq: u64, cause: &Cause) {
+    pub(super) fn publish_abort(&mut self, index: usize, seq: u64, cause: &Cause) {
         let Some(channel) = &self.channels[index] else { return };
         let header = Header::new(Kind::Abort, channel.id, seq);
         self.broadcast(index, header, &encode(cause));
     }
 
-    pub(crate) fn on_abort(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+    pub(crate) fn on_abort(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
         let cause: Cause = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         if header.flags & POINT != 0 {
@@ -182,7 +193,11 @@ impl State {
             return Ok(());
         }
         let seq = header.number;
-        if let Some(key) = channel.flight(seq) {
+        if let Cause::Lost { rank, host, cause } = &cause {
+            if rank.index() < channel.members.len() {
+                self.fail(index, rank.index(), host, cause);
+            }
+        } else if let Some(key) = channel.flight(seq) {
             self.finish_aborted(key, from, &cause);
         } else if seq >= channel.called {
             channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause.to_string()) });
@@ -199,8 +214,9 @@ impl State {
         let error = match cause.clone() {
             // Who was waited for sees that somebody gave up, whether he has called by then or not.
             Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
-            Cause::Lost { rank, host, cause } => Error::PeerLost { operation, seq, communicator, rank, host, cause },
-            other => Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() },
+            other => {
+                Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
+            }
         };
         self.finish(key, Err(error));
     }
@@ -255,7 +271,7 @@ impl State {
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = POINT | TO_SENDER;
         let body = encode(&Cause::Failed(error.to_string()));
-        self.to_rank(index, to, Outgoing::with_body(header, body));
+        self.tell(index, to, Outgoing::with_body(header, body));
     }
 
     /// A receiver accepts a message that its sender has given up.
@@ -263,7 +279,7 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = POINT;
-        self.to_rank(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
+        self.tell(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
     }
 
     // --- ranks that are gone
@@ -282,42 +298,54 @@ impl State {
         }
     }
 
-    /// A communicator with a lost member is of no more use.
+    /// A communicator with a lost member is of no more use. All members are told, so that they blame the same rank even
+    /// if they see others leave because of it first.
     pub(crate) fn fail_channel(&mut self, index: usize, rank: usize) {
-        let Some(channel) = self.channels[index].as_mut() else { return };
+        let Some(channel) = &self.channels[index] else { return };
         let peer = channel.members[rank] as usize;
         let Standing::Lost(cause) = self.peers[peer].standing.clone() else { return };
-        let host = self.peers[peer].label.clone();
+        self.fail(index, rank, &self.peers[peer].label.clone(), &cause);
+    }
+
+    fn fail(&mut self, index: usize, rank: usize, host: &str, cause: &str) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        if channel.failed.is_some() || channel.rank == rank {
+            return;
+        }
         let communicator = channel.name.to_string();
+        let rank = Rank(rank as u32);
         let error = |operation: &str, seq| Error::PeerLost {
             operation: operation.into(),
             seq: Seq(seq),
             communicator: communicator.clone(),
-            rank: Rank(rank as u32),
-            host: host.clone(),
-            cause: cause.clone(),
+            rank,
+            host: host.into(),
+            cause: cause.into(),
         };
-        channel.failed.get_or_insert_with(|| error("communicator", channel.called));
-        let told = Cause::Lost { rank: Rank(rank as u32), host: host.clone(), cause: cause.clone() };
+        let called = channel.called;
+        channel.failed = Some(error("communicator", called));
+        self.publish_abort(index, called, &Cause::Lost { rank, host: host.into(), cause: cause.into() });
+        let mut told = false;
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
             let head = flight.head();
-            if head.verdict.is_some() {
-                // It may be gone because ranks disagree: that is told, soon.
-                continue;
+            // It may be gone because ranks disagree: that is told, soon.
+            if head.verdict.is_none() {
+                let error = error(head.desc.operation, head.seq);
+                self.finish(key, Err(error));
+                told = true;
             }
-            let (operation, seq) = (head.desc.operation, head.seq);
-            let collective = matches!(flight, Flight::Collective(_));
-            let error = error(operation, seq);
-            if collective {
-                self.publish_abort(index, seq, &told);
-            }
-            self.finish(key, Err(error));
+        }
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.failure_told = told;
         }
     }
 
     fn keys_on(&self, index: usize) -> Vec<RunKey> {
-        self.flights().filter(|flight| flight.head().channel == index).map(|flight| flight.head().key).collect()
+        self.flights()
+            .filter(|flight| flight.head().channel == index)
+            .map(|flight| flight.head().key)
+            .collect()
     }
 
     /// The peer will send nothing more. With two connections, it says so on each.
@@ -336,7 +364,7 @@ impl State {
         self.peers[peer].standing = Standing::Left;
         for index in 0..self.channels.len() {
             if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
-                self.on_close(index, rank);
+                self.on_close(index, rank, 0);
             }
         }
     }
@@ -367,204 +395,90 @@ impl State {
 
     /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
     /// come once all of them say so.
-    pub(crate) fn said_close(&mut self, index: usize, rank: usize) {
+    pub(crate) fn said_close(&mut self, index: usize, rank: usize, called: u64) {
         let Some(channel) = self.channels[index].as_mut() else { return };
-        let connections = if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
+        let connections =
+            if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
         channel.closes[rank] += 1;
         if channel.closes[rank] == connections {
-            self.on_close(index, rank);
+            self.on_close(index, rank, called);
         }
     }
 
-    /// A rank will not use this communicator again, and all it sent has come.
-    pub(crate) fn on_close(&mut self, index: usize, rank: usize) {
+    /// A rank will not use this communicator again, from number `called` on, and all it sent has come.
+    pub(crate) fn on_close(&mut self, index: usize, rank: usize, called: u64) {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
-        channel.closed[rank] = true;
-        let peer = channel.members[rank] as usize;
-        let (communicator, host) = (channel.name.to_string(), self.peers[peer].label.clone());
+        channel.closed[rank].get_or_insert(called);
         for key in self.keys_on(index) {
-            let Some(flight) = self.flight(key) else { continue };
-            let head = flight.head();
-            // Where ranks disagree, that is what is told; it may be why this one leaves.
-            if head.verdict.is_some() || !flight.waits_for().contains(&rank) {
-                continue;
-            }
-            let error = Error::PeerLost {
-                operation: head.desc.operation.into(),
-                seq: Seq(head.seq),
-                communicator: communicator.clone(),
-                rank: Rank(rank as u32),
-                host: host.clone(),
-                cause: "it has closed this communicator".into(),
-            };
-            self.finish(key, Err(error));
+            self.part_with_closed(key);
         }
     }
 
-    // --- waiting long
-
-    fn remark(&mut self, key: RunKey) {
-        let now = self.now;
+    /// Ends an operation that waits for a rank which will send nothing more.
+    pub(super) fn part_with_closed(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
-        let head = flight.head_mut();
-        let waited = now.saturating_duration_since(head.started);
-        let after = REMARKS.get(head.remarks as usize).copied().unwrap_or(waited * 2);
-        head.remarks += 1;
-        head.remark = head.started + after.max(waited + STALL);
-        let (index, warn) = (head.channel, waited >= REMARKS[1]);
-        if warn {
-            let report = self.report(key);
-            if let Some(report) = report {
-                tracing::warn!("{report}");
-            }
-        }
-        self.tell_status(index, None);
-    }
-
-    /// Tells the members of a communicator, or one of them, where this rank is.
-    fn tell_status(&mut self, index: usize, to: Option<usize>) {
-        let Some(channel) = &self.channels[index] else { return };
-        let oldest = self.flights().filter(|flight| flight.head().channel == index).min_by_key(|flight| flight.head().started);
-        let current = oldest.map(|flight| Current {
-            seq: flight.head().seq,
-            call: flight.head().desc.info(),
-            waits_for: flight.waits_for().into_iter().map(|rank| rank as u32).collect(),
-        });
-        let digest = oldest.map_or(0, |flight| flight.head().digest);
-        let collective = matches!(oldest, Some(Flight::Collective(_)));
-        let unpolled_ms = self.now.saturating_duration_since(self.polled_at).as_millis() as u64;
-        let number = current.as_ref().map_or(channel.called, |current| current.seq);
-        let status = Status { next: channel.called, current, unpolled_ms };
-        let mut header = Header::new(Kind::Status, channel.id, number);
-        // A collective's digest goes along, so that a contradiction is found before any payload shows it.
-        header.digest = if collective { digest } else { 0 };
-        match to {
-            Some(rank) => self.to_rank(index, rank, Outgoing::with_body(header, encode(&status))),
-            None => {
-                header.flags = ASK;
-                self.broadcast(index, header, &encode(&status));
-            }
-        }
-    }
-
-    pub(crate) fn on_status(&mut self, index: usize, from: usize, header: &Header, body: &[u8]) -> Result<(), String> {
-        let status: Status = decode(body)?;
-        let now = self.now;
-        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
-        channel.statuses[from] = Some((now, status));
-        if header.digest != 0 {
-            match channel.flight(header.number) {
-                Some(key) if self.flight(key).is_some_and(|flight| flight.head().digest != header.digest) => {
-                    self.contradicted(key);
-                }
-                Some(_) => {}
-                None => self.contradicted_past(index, from, header),
-            }
-        }
-        if header.flags & ASK != 0 {
-            self.tell_status(index, Some(from));
-        }
-        Ok(())
-    }
-
-    fn expire(&mut self, key: RunKey) {
-        let Some(report) = self.report(key) else { return };
-        let Some(flight) = self.flight(key) else { return };
-        let (index, seq) = (flight.head().channel, flight.head().seq);
-        let collective = matches!(flight, Flight::Collective(_));
-        let report = Box::new(report);
-        if collective {
-            self.publish_abort(index, seq, &Cause::Deadline(report.clone()));
-        }
-        self.finish(key, Err(Error::Deadline(report)));
-    }
-
-    /// Everything known about why an operation does not end.
-    pub(crate) fn report(&mut self, key: RunKey) -> Option<Report> {
-        let now = self.now;
-        let flight = self.flight(key)?;
-        let waits = flight.waits_for();
-        let point = matches!(flight, Flight::Point(_));
         let head = flight.head();
-        let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
-        let tag = head.desc.tag;
-        let channel = self.channels[index].as_ref()?;
-        let (late, cycle) = culprits(channel.rank, &waits, seq, point, &channel.statuses);
-        let states = late.iter().map(|rank| {
-            let state = match &channel.statuses[*rank] {
-                Some((seen, status)) => status.describe(seq, point, *seen, now),
-                None => "has not been heard from: not started, stopped, or cut off".to_string(),
-            };
-            (Rank(*rank as u32), state)
-        });
-        let mut cause = cycle;
-        if let (Some(tag), "recv") = (tag, call.operation.as_str())
-            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
-        {
-            let tags = format!("rank {} sends tag {} and this waits for tag {tag}: do the tags differ?", waits[0], other.tag);
-            cause = if cause.is_empty() { tags } else { format!("{tags}; {cause}") };
+        let (index, operation, seq, disputed) =
+            (head.channel, head.desc.operation, head.seq, head.verdict.is_some());
+        let Some(channel) = &self.channels[index] else { return };
+        if channel.closed.iter().all(Option::is_none) {
+            return;
         }
-        Some(Report {
-            operation: if point { call.to_string() } else { call.operation },
-            seq: Seq(seq),
-            communicator: channel.name.to_string(),
-            rank: Rank(channel.rank as u32),
-            waited: now.saturating_duration_since(started),
-            late: late.iter().map(|rank| Rank(*rank as u32)).collect(),
-            states: states.collect(),
-            cause,
-        })
+        let waits = self.flight(key).map(|flight| flight.waits_for()).unwrap_or_default();
+        let Some(channel) = &self.channels[index] else { return };
+        // Where ranks disagree, that is what is told; it may be why this one leaves.
+        let Some(rank) = waits.into_iter().find(|rank| channel.closed[*rank].is_some() && !disputed) else {
+            return;
+        };
+        let error = self.has_closed(index, rank, operation, seq);
+        self.finish(key, Err(error));
     }
-}
 
-/// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.
-fn culprits(
-    me: usize, waits: &[usize], seq: u64, point: bool, statuses: &[Option<(Instant, Status)>],
-) -> (Vec<usize>, String) {
-    let mut late = Vec::new();
-    let mut seen = vec![false; statuses.len()];
-    let mut open: Vec<(usize, Vec<usize>)> = waits.iter().map(|rank| (*rank, vec![me])).collect();
-    while let Some((rank, mut path)) = open.pop() {
-        if path.contains(&rank) {
-            let from = path.iter().position(|of| *of == rank).unwrap_or(0);
-            let names: Vec<String> = path[from..].iter().chain([&rank]).map(usize::to_string).collect();
-            // Ranks of one collective wait for each other in the normal course of things.
-            if point {
-                return (waits.to_vec(), format!("ranks wait for each other: {}", names.join(" → ")));
-            }
-            continue;
-        }
-        if std::mem::replace(&mut seen[rank], true) {
-            continue;
-        }
-        let current = statuses[rank].as_ref().and_then(|(_, status)| status.current.as_ref());
-        match current {
-            Some(current) if (point || current.seq == seq) && !current.waits_for.is_empty() => {
-                path.push(rank);
-                open.extend(current.waits_for.iter().map(|next| (*next as usize, path.clone())));
-            }
-            _ => late.push(rank),
+    fn has_closed(&self, index: usize, rank: usize, operation: &str, seq: u64) -> Error {
+        let world = self.channels[index].as_ref().map_or(0, |channel| channel.members[rank] as usize);
+        Error::PeerLost {
+            operation: operation.into(),
+            seq: Seq(seq),
+            communicator: self.name(index),
+            rank: Rank(rank as u32),
+            host: self.peers[world].label.clone(),
+            cause: "it has closed this communicator".into(),
         }
     }
-    late.retain(|rank| *rank != me);
-    if late.is_empty() {
-        late = waits.to_vec();
+
+    /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
+    /// had to send has come.
+    pub(super) fn departed(&self, request: &Request) -> Option<Error> {
+        let channel = self.channels[request.channel].as_ref()?;
+        let closed = |rank: &usize| {
+            let gone = self.peers[channel.members[*rank] as usize].standing != Standing::Here;
+            channel.closed[*rank].or(gone.then_some(0))
+        };
+        let misses = |rank: &usize| match request.work {
+            Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
+            Work::Send { to } => to == *rank && closed(rank).is_some(),
+            Work::Recv { from } => {
+                from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
+            }
+            Work::Refuse(_) => false,
+        };
+        let rank = (0..channel.members.len()).find(misses)?;
+        Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
     }
-    late.sort_unstable();
-    (late, String::new())
 }
 
 /// The frame's number is a message's between two ranks, counted by the receiver of the frame.
 const POINT: u16 = 4;
+/// That message is one that the frame's receiver sends.
 const TO_SENDER: u16 = 8;
 
-fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     // Serialisation into memory can't fail; an empty body would be refused by the receiver.
     postcard::to_stdvec(value).unwrap_or_default()
 }
 
-fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+pub(super) fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     postcard::from_bytes(body).map_err(|error| format!("unreadable frame: {error}"))
 }
 

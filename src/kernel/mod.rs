@@ -140,4 +140,3 @@ fn summation<L: Level, T: Lane, const N: usize>(reduction: Reduction) -> Sweep {
         _ => L::sweep::<T, Sum, N, true>(),
     }
 }
-

@@ -12,6 +12,7 @@ pub(crate) const VERSION: u8 = 1;
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
 pub(crate) const CONTROL_MAX: usize = 16 << 10;
+/// Size of every header; payload follows.
 pub(crate) const HEADER_BYTES: usize = 64;
 
 /// What a frame is for.
@@ -49,8 +50,19 @@ pub(crate) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         const ALL: [Kind; 13] = [
-            Kind::Data, Kind::Credit, Kind::Request, Kind::Eager, Kind::Offer, Kind::Accept, Kind::Body,
-            Kind::Abort, Kind::Status, Kind::Consumed, Kind::Close, Kind::Bye, Kind::Mismatch,
+            Kind::Data,
+            Kind::Credit,
+            Kind::Request,
+            Kind::Eager,
+            Kind::Offer,
+            Kind::Accept,
+            Kind::Body,
+            Kind::Abort,
+            Kind::Status,
+            Kind::Consumed,
+            Kind::Close,
+            Kind::Bye,
+            Kind::Mismatch,
         ];
         ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
@@ -85,8 +97,17 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) const fn new(kind: Kind, channel: u64, number: u64) -> Self {
         Header {
-            kind, flags: 0, channel, number, item: 0, length: 0, offset: 0, digest: 0, frame: 0,
-            acknowledged: 0, consumed: 0,
+            kind,
+            flags: 0,
+            channel,
+            number,
+            item: 0,
+            length: 0,
+            offset: 0,
+            digest: 0,
+            frame: 0,
+            acknowledged: 0,
+            consumed: 0,
         }
     }
 
@@ -151,7 +172,11 @@ impl Header {
 pub(crate) enum Payload {
     None,
     /// Memory of an operation, lent until it is copied out.
-    Lent { raw: Raw, run: RunKey, step: u16 },
+    Lent {
+        raw: Raw,
+        run: RunKey,
+        step: u16,
+    },
     Owned(Vec<u8>),
 }
 

@@ -24,6 +24,8 @@ use crate::buffer::raw::Raw;
 
 /// Messages that wait for one rank at most; senders keep what does not fit.
 const INBOX: usize = 4096;
+/// Small message buffers kept for reuse in one process.
+const SPARE: usize = 256;
 
 /// What one rank of a process sends to another: a frame as on a byte link, or an operation's lease.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) struct Hub {
     ranks: Vec<CachePadded<Port>>,
+    /// Buffers of small messages, reused: who sends takes one, who receives gives it back.
+    spare: ArrayQueue<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,16 @@ impl Hub {
             gone: AtomicBool::new(false),
             waker: OnceLock::new(),
         };
-        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect() })
+        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect(), spare: ArrayQueue::new(SPARE) })
+    }
+
+    pub(crate) fn spare(&self) -> Option<Vec<u8>> {
+        self.spare.pop()
+    }
+
+    pub(crate) fn recycle(&self, bytes: Vec<u8>) {
+        // Too many: freed.
+        let _ = self.spare.push(bytes);
     }
 
     /// Who is woken when something comes for `rank` while it sleeps.
@@ -170,30 +183,36 @@ struct Reader {
     taken: AtomicUsize,
 }
 
+impl Slot {
+    fn new(base: Raw) -> Self {
+        let reader = Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) };
+        Slot { base, lent: CachePadded::new(AtomicUsize::new(0)), reader: CachePadded::new(reader) }
+    }
+}
+
 impl Lease {
     pub(crate) fn new() -> Self {
-        Lease { digest: 0, slots: Vec::new(), revoked: AtomicBool::new(false), quarantine: Mutex::new(Vec::new()) }
+        Lease {
+            digest: 0,
+            slots: Vec::new(),
+            revoked: AtomicBool::new(false),
+            quarantine: Mutex::new(Vec::new()),
+        }
     }
 
     /// Makes the lease ready for another operation that lends `ranges`; nobody else has it.
     pub(crate) fn reset(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) {
         self.digest = digest;
         *self.revoked.get_mut() = false;
-        let mut used = 0;
-        for base in ranges {
+        for (used, base) in ranges.enumerate() {
             if used == self.slots.len() {
-                self.slots.push(Slot {
-                    base,
-                    lent: CachePadded::new(AtomicUsize::new(0)),
-                    reader: CachePadded::new(Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) }),
-                });
+                self.slots.push(Slot::new(base));
             }
             let slot = &mut self.slots[used];
             slot.base = base;
             *slot.lent.get_mut() = 0;
             *slot.reader.taken.get_mut() = 0;
             *slot.reader.reading.get_mut() = false;
-            used += 1;
         }
     }
 

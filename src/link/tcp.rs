@@ -28,7 +28,10 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Sets the options that a data connection needs. What the system refuses stays as it was.
 pub(crate) fn tune(socket: &TcpStream, same_host: bool) {
     let of = socket2::SockRef::from(socket);
-    let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(3)).with_retries(3);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(Duration::from_secs(3))
+        .with_retries(3);
     let results = [
         of.set_tcp_nodelay(true),
         of.set_tcp_keepalive(&keepalive),
@@ -87,9 +90,20 @@ pub(crate) enum Broken {
 impl Conn {
     pub(crate) fn new(socket: TcpStream, class: Class) -> Self {
         Conn {
-            socket, class, ahead: Box::new([0; AHEAD]), start: 0, end: 0, incoming: None,
-            outgoing: VecDeque::with_capacity(16), sent: 0, frames_sent: 0, frames_received: 0, queued_bytes: 0,
-            read_blocked: false, write_blocked: false, said_bye: false,
+            socket,
+            class,
+            ahead: Box::new([0; AHEAD]),
+            start: 0,
+            end: 0,
+            incoming: None,
+            outgoing: VecDeque::with_capacity(16),
+            sent: 0,
+            frames_sent: 0,
+            frames_received: 0,
+            queued_bytes: 0,
+            read_blocked: false,
+            write_blocked: false,
+            said_bye: false,
             shut: false,
         }
     }
@@ -117,7 +131,12 @@ impl Conn {
 
     /// Writes until nothing is left, the system blocks, or `budget` bytes have left. `consumed`: eager bytes consumed
     /// from this peer, told in every header.
-    pub(crate) fn write(&mut self, consumed: u64, mut budget: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
+    pub(crate) fn write(
+        &mut self,
+        consumed: u64,
+        mut budget: usize,
+        handler: &mut impl Handler,
+    ) -> Result<bool, Broken> {
         let mut progress = false;
         while !self.outgoing.is_empty() && budget > 0 {
             match self.write_some(consumed) {
@@ -163,7 +182,9 @@ impl Conn {
             }
         }
         rustix::net::sendmsg(
-            &self.socket, &slices[..used], &mut SendAncillaryBuffer::default(),
+            &self.socket,
+            &slices[..used],
+            &mut SendAncillaryBuffer::default(),
             SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
         )
     }
@@ -194,7 +215,12 @@ impl Conn {
     }
 
     /// Reads until the system has no more or `budget` bytes were read. Says whether anything came.
-    pub(crate) fn read(&mut self, peer: usize, mut budget: usize, handler: &mut impl Handler) -> Result<bool, Broken> {
+    pub(crate) fn read(
+        &mut self,
+        peer: usize,
+        mut budget: usize,
+        handler: &mut impl Handler,
+    ) -> Result<bool, Broken> {
         let mut progress = false;
         if self.shut {
             return Ok(false);
@@ -263,8 +289,10 @@ impl Conn {
                 rustix::io::readv(&self.socket, &mut slices)?
             }
             Sink::Owned(vec) => {
-                let mut slices =
-                    [IoSliceMut::new(&mut vec[incoming.received..]), IoSliceMut::new(&mut self.ahead[..ahead])];
+                let mut slices = [
+                    IoSliceMut::new(&mut vec[incoming.received..]),
+                    IoSliceMut::new(&mut self.ahead[..ahead]),
+                ];
                 rustix::io::readv(&self.socket, &mut slices)?
             }
             Sink::Discard => {
@@ -290,7 +318,9 @@ impl Conn {
                     Sink::Direct(raw, _) => {
                         raw.sub(incoming.received..incoming.received + have).copy_from_slice(bytes);
                     }
-                    Sink::Owned(vec) => vec[incoming.received..incoming.received + have].copy_from_slice(bytes),
+                    Sink::Owned(vec) => {
+                        vec[incoming.received..incoming.received + have].copy_from_slice(bytes)
+                    }
                     Sink::Discard => {}
                 }
                 incoming.received += have;

@@ -3,6 +3,8 @@
 //! Runtimes come and go under a communicator. The registration belongs to the runtime that made it; another runtime
 //! makes its own, and a runtime that is shut down takes its registration with it.
 
+#![allow(unsafe_code)]
+
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
@@ -38,7 +40,8 @@ impl Park {
             *registration = None;
             // A runtime without IO enabled panics when asked; users of `enable_all` never see this.
             let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                AsyncFd::with_interest(poller.set(), Interest::READABLE)
+                // SAFETY: `SetFd` shares ownership of the poll set, which stays open and the same while it exists.
+                unsafe { AsyncFd::register_with_interest(poller.set(), Interest::READABLE) }
             }));
             let Ok(Ok(fd)) = made else { return Armed::No };
             *registration = Some((id, fd));

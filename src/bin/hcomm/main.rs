@@ -26,11 +26,11 @@ use failure::{Failure, USAGE};
 
 const EXAMPLES: &str = "\
 Examples:
-  hcomm bench all_reduce -n 4                       how fast, between 4 processes of this machine
-  hcomm bench all_reduce -n 2 --link memory -e 16M  the same between threads of one process
-  hcomm run -n 4 -- ./train --epochs 3              a program of yours as 4 ranks
-  hcomm plan all_reduce -n 4 --algorithm ring --count 1000 --svg ring.svg
-  hcomm why report.jsonl                            why an operation did not end
+  hcomm bench all_reduce -n 4                 how fast, between 4 processes
+  hcomm bench all_reduce -n 2 --link memory   or threads of one process
+  hcomm run -n 4 -- ./train --epochs 3        a program of yours as 4 ranks
+  hcomm plan all_reduce -n 4 --svg plan.svg   who sends what to whom, and when
+  hcomm why report.jsonl                      why an operation did not end
 
 `hcomm COMMAND --help` says more about each.";
 

@@ -99,9 +99,9 @@ pub fn size(text: &str) -> Result<usize, String> {
         "k" | "K" | "KiB" => 10,
         "m" | "M" | "MiB" => 20,
         "g" | "G" | "GiB" => 30,
-        _ => return Err("a size is a number of bytes, such as 8, 64K, 1M or 2G".into()),
+        _ => return Err("not a whole number such as 8, 64K, 1M or 2G".into()),
     };
-    let number: usize = digits.parse().map_err(|_| "a size is a number, such as 8, 64K, 1M or 2G")?;
+    let number: usize = digits.parse().map_err(|_| "not a whole number such as 8, 64K, 1M or 2G")?;
     number.checked_mul(1 << shift).ok_or_else(|| "more than there can be".into())
 }
 

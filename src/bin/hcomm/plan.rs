@@ -1,7 +1,104 @@
-//! `hcomm plan`.
-use crate::failure::Outcome;
-/// Draws
+//! `hcomm plan`: a plan as text and as a picture.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::RangedU64ValueParser;
+use hcomm::path::verify::RANKS_MAX;
+use hcomm::path::{Algorithm, Explanation, Facts, PlanCache, choose, draw};
+use hcomm::{DType, Rank};
+
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+
+const DETAILS: &str = "\
+Prints every step of every rank for a vector of COUNT elements, what the plan costs and promises, and that it was \
+proved: it ends on any link, reads nothing before it is written, and every contribution is in the result once.
+
+In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
+
+The picture has a lane per rank over logical time, a box per chunk of each step, and an arrow per message, so that one \
+sees what overlaps with what.
+
+Examples:
+  hcomm plan all_reduce -n 4 --count 1000
+  hcomm plan all_reduce -n 5 --algorithm halving-doubling --svg plan.svg
+  hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3";
+
+/// Draws a plan: which rank sends what to whom, and when
 #[derive(clap::Args)]
-pub struct Args {}
-/// x
-pub fn run(_: &Args) -> Outcome { Ok(std::process::ExitCode::SUCCESS) }
+#[command(after_help = DETAILS)]
+pub struct Args {
+    /// What is planned
+    #[arg(value_enum, value_name = "OP")]
+    kind: Kind,
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
+    ranks: u32,
+    /// The algorithm; without, the one that would be chosen
+    #[arg(long, value_parser = names::algorithm())]
+    algorithm: Option<Algorithm>,
+    /// Elements of the whole vector
+    #[arg(long, value_name = "C", default_value = "1000", value_parser = names::size)]
+    count: usize,
+    /// Element type; the choice of an algorithm depends on bytes
+    #[arg(long, default_value = "f32", value_parser = names::dtype())]
+    dtype: DType,
+    /// Whose vector a broadcast gives to all
+    #[arg(long, default_value_t = 0, value_name = "R")]
+    root: u32,
+    /// Draws it into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Into how many chunks the picture cuts each step
+    #[arg(long, default_value_t = 4, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
+    chunks: u32,
+}
+
+/// Prints and draws.
+pub fn run(args: &Args) -> Outcome {
+    let kind = args.kind;
+    let (count, dtype) = if kind == Kind::Barrier { (1, DType::U8) } else { (args.count, args.dtype) };
+    let Some(collective) = kind.collective(Rank(args.root)) else {
+        return Err(Failure::usage(format!("{kind} has no plan: messages go straight to their receiver")));
+    };
+    if kind.has_parts() && count % args.ranks as usize != 0 {
+        let ranks = args.ranks;
+        return Err(Failure::usage(format!(
+            "{kind} needs equal parts: --count {count} is no multiple of -n {ranks}"
+        )));
+    }
+    if let Some(algorithm) = args.algorithm {
+        possible(kind, algorithm)?;
+    }
+    let bytes = (count as u64).saturating_mul(dtype.size() as u64);
+    let choice =
+        choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
+    let plan = PlanCache::new().get(choice.algorithm, collective, args.ranks).map_err(Failure::other)?;
+    let explanation = Explanation::new(choice, &plan, count, dtype.size());
+    println!("{}", draw::text(&plan, count));
+    println!("{explanation}");
+    println!("verified: fingerprint {:016x}", plan.fingerprint());
+    if let Some(path) = &args.svg {
+        let picture = draw::svg(&plan, count, args.chunks);
+        let written = std::fs::write(path, picture);
+        written.map_err(|error| Failure::other(format!("can't write {}: {error}", path.display())))?;
+        println!("drawn: {}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the algorithm can do it; if not, says which can.
+pub fn possible(kind: Kind, algorithm: Algorithm) -> Result<(), Failure> {
+    let Some(collective) = kind.collective(Rank(0)) else {
+        return Err(Failure::usage(format!(
+            "{kind} has no algorithm: messages go straight to their receiver"
+        )));
+    };
+    if algorithm.supports(collective) {
+        return Ok(());
+    }
+    let able = Algorithm::ALL.into_iter().filter(|other| other.supports(collective)).map(Algorithm::name);
+    let able: Vec<&str> = able.collect();
+    Err(Failure::usage(format!("{algorithm} has no {kind}; there are {}", able.join(", "))))
+}

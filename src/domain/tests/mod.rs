@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::config::Deadlines;
 use super::frame::{Kind, VERSION};
 use super::message::{self, Join, TO_ROOT_BYTES_MAX, ToMember, ToRoot, to_member_bytes_max};
 use super::token::{Key, nonce};
-use super::{Deadlines, JoinConfig, Membership, Rendezvous, Token, handshake, identity, join_blocking};
+use super::{JoinConfig, Membership, Rendezvous, Token, handshake, identity, join_blocking};
 use crate::error::InitError;
 use crate::rank::Rank;
 

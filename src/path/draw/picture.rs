@@ -8,6 +8,7 @@ use crate::path::draw::timeline::{Beat, Hand, timeline};
 use crate::path::plan::{Action, Post};
 use crate::path::verify::{VerifiedPlan, Wiring};
 
+/// Free space around the picture, in pixels.
 const MARGIN: u32 = 16;
 const LABEL_WIDTH: u32 = 92;
 const HEAD_HEIGHT: u32 = 84;

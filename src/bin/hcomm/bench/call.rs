@@ -101,7 +101,9 @@ impl<'a, T: Element> Call<'a, T> {
         let pattern = &self.pattern;
         let input = pattern.input(self.rank);
         match self.settings.kind {
-            Kind::Broadcast if self.rank != ROOT.index() => pattern.fill(main, 0, pattern.spoiled(ROOT.index())),
+            Kind::Broadcast if self.rank != ROOT.index() => {
+                pattern.fill(main, 0, pattern.spoiled(ROOT.index()))
+            }
             Kind::AllGather => {
                 for (rank, part) in parts(main.len(), self.settings.ranks) {
                     let table = if rank == self.rank { input } else { pattern.spoiled(rank) };

@@ -46,7 +46,9 @@ impl Point {
 
 /// Measures vectors of `count` elements.
 pub async fn point<T: Element>(
-    settings: &Settings, comm: &mut Communicator, count: usize,
+    settings: &Settings,
+    comm: &mut Communicator,
+    count: usize,
 ) -> Result<Point, Failed> {
     let algorithm = algorithm(settings, comm, count)?;
     let call = Call::<T>::new(settings, comm, count)?;
@@ -67,7 +69,8 @@ pub async fn point<T: Element>(
 
 /// The name of the algorithm that all calls of a size use.
 fn algorithm(settings: &Settings, comm: &mut Communicator, count: usize) -> Result<&'static str, Failed> {
-    let (count, dtype) = if settings.kind == Kind::Barrier { (1, DType::U8) } else { (count, settings.dtype) };
+    let (count, dtype) =
+        if settings.kind == Kind::Barrier { (1, DType::U8) } else { (count, settings.dtype) };
     match (settings.algorithm, settings.kind.collective(Rank(0))) {
         (Some(algorithm), _) => Ok(algorithm.name()),
         (None, Some(collective)) => Ok(comm.explain(collective, count, dtype)?.choice.algorithm.name()),

@@ -43,9 +43,8 @@ pub fn run(args: &Args) -> Outcome {
 fn memory(settings: &Settings) -> Outcome {
     let ends: Vec<Outcome> = std::thread::scope(|scope| {
         let ranks = Communicator::local(settings.ranks).into_iter();
-        let threads: Vec<_> = ranks
-            .map(|comm| scope.spawn(|| runtime()?.block_on(rank(settings, comm))))
-            .collect();
+        let threads: Vec<_> =
+            ranks.map(|comm| scope.spawn(|| runtime()?.block_on(rank(settings, comm)))).collect();
         let panicked = |_| Err(Failure::other("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     });
@@ -65,7 +64,9 @@ fn one_of_many(mut settings: Settings) -> Outcome {
         let asked = std::mem::replace(&mut settings.ranks, comm.size());
         if settings.ranks_given && asked != comm.size() {
             let size = comm.size();
-            return Err(Failure::usage(format!("-n {asked}, but the launcher has started {size} ranks: leave -n out")));
+            return Err(Failure::usage(format!(
+                "-n {asked}, but the launcher has started {size} ranks: leave -n out"
+            )));
         }
         rank(&settings, comm).await
     })

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use hcomm::path::Algorithm;
 use hcomm::path::verify::RANKS_MAX;
-use hcomm::path::{Algorithm, Facts, choose};
-use hcomm::{DType, Rank, ReduceOp};
+use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
 use crate::names::{self, Kind};
+use crate::plan::possible;
 
 /// The fewest iterations of a point: below, a percentile says nothing.
 const ITERS_MIN: usize = 7;
@@ -20,24 +21,28 @@ const ITERS_MAX: usize = 20_000;
 const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
 
-For each size the result of one call is compared element by element with what must come out; then calls follow one
-another, each timed at rank 0 from the call to its end. Columns, as those of nccl-tests:
-  size, count   of the vector of one rank; for all_gather and reduce_scatter the parts of all ranks together
-  time          mean of all calls
-  algbw         size / time
-  busbw         algbw × 2(n−1)/n for all_reduce, × (n−1)/n for all_gather and reduce_scatter
-  #wrong        elements that were not what they must be, on all ranks; any makes the exit code 1
+For each size the result of one call is compared element by element with what must come out; then calls follow one \
+another, each timed at rank 0 from the call to its end.
+
+Columns, as those of nccl-tests:
+  size, count  the vector of one rank; where it has parts, all of them
+  time         mean of all calls
+  algbw        size / time
+  busbw        algbw, times 2(n-1)/n for all_reduce,
+               (n-1)/n for all_gather and reduce_scatter
+  #wrong       wrong elements on all ranks; any makes the exit code 1
 and
-  p50, p99      of the calls
-  CPU           seconds of all ranks together, in all calls
-  beyond        most bytes of memory beyond the user's buffers so far, of the rank that has most
-  algorithm     as chosen for this size
+  p50, p99     of the calls
+  CPU          seconds of all ranks together, in all calls
+  beyond       most bytes of memory beyond the user's buffers so far,
+               of the rank that has most
+  algorithm    as chosen for this size
 
 Examples:
   hcomm bench all_reduce -n 4
   hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
-  hcomm bench all_gather -n 3 --dtype u8 --seconds 2 --json all_gather.json
-  hcomm run -n 2 -- hcomm bench send_recv          under a launcher; torchrun works, too";
+  hcomm bench all_gather -n 3 --dtype u8 --json all_gather.json
+  hcomm run -n 2 -- hcomm bench send_recv     under a launcher";
 
 /// Measures an operation: checked results, times as nccl-tests gives them
 #[derive(clap::Args)]
@@ -150,7 +155,10 @@ impl Settings {
         }
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
-            possible(kind, algorithm, ranks)?;
+            if kind == Kind::Barrier {
+                return usage("barrier has no choice of algorithm".into());
+            }
+            possible(kind, algorithm)?;
         }
         Ok(Settings {
             kind,
@@ -204,18 +212,4 @@ impl Settings {
     fn fitting(&self, each: Duration, time: Duration) -> usize {
         (time.as_nanos() / each.as_nanos().max(1)) as usize
     }
-}
-
-/// Whether the algorithm can do it; if not, says which can.
-pub fn possible(kind: Kind, algorithm: Algorithm, ranks: u32) -> Result<(), Failure> {
-    let Some(collective) = kind.collective(Rank(0)) else {
-        return Err(Failure::usage(format!("{kind} has no algorithm: messages go straight to their receiver")));
-    };
-    if kind == Kind::Barrier {
-        return Err(Failure::usage("barrier has no choice of algorithm"));
-    }
-    let Err(error) = choose(&Facts::new(ranks), collective, 1, Some(algorithm)) else { return Ok(()) };
-    let able = Algorithm::ALL.into_iter().filter(|other| other.supports(collective)).map(Algorithm::name);
-    let able: Vec<&str> = able.collect();
-    Err(Failure::usage(format!("{error}; {kind} can be done by {}", able.join(", "))))
 }

@@ -58,7 +58,18 @@ impl<'a> Table<'a> {
         );
         println!(
             "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}  algorithm",
-            "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "p50", "p99", "CPU", "beyond"
+            "size",
+            "count",
+            "type",
+            "redop",
+            "time",
+            "algbw",
+            "busbw",
+            "#wrong",
+            "p50",
+            "p99",
+            "CPU",
+            "beyond"
         );
         println!(
             "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}",

@@ -18,17 +18,17 @@ pub use world::{Output, World};
 use crate::failure::{Failure, Outcome};
 
 const DETAILS: &str = "\
-Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port) as under
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port) as under \
 torchrun, and HCOMM_RENDEZVOUS and HCOMM_TOKEN, so that Communicator::from_env() works without further settings.
 
 Output comes line by line with `[rank] ` before it. Standard input goes to rank 0, unless it is a terminal.
 
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT
-or SIGTERM kills. When a rank fails, the others have 2 s to report what they saw; then they get SIGTERM, and 3 s later
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT \
+or SIGTERM kills. When a rank fails, the others have 2 s to report what they saw; then they get SIGTERM, and 3 s later \
 SIGKILL. Whatever a rank has started ends with it, unless it moved to a process group of its own.
 
-The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it.
-If this command itself is killed, a guard process of its own ends the ranks.
+The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. If this command \
+itself is killed, a guard process of its own ends the ranks.
 
 Examples:
   hcomm run -n 4 -- ./train --epochs 3

@@ -41,7 +41,12 @@ impl Stream {
     }
 
     /// Passes on what `rank` writes to this pipe, until it ends or all ranks have.
-    pub fn take(&self, rank: u32, pipe: impl AsyncRead + Unpin + Send + 'static, ended: watch::Receiver<bool>) {
+    pub fn take(
+        &self,
+        rank: u32,
+        pipe: impl AsyncRead + Unpin + Send + 'static,
+        ended: watch::Receiver<bool>,
+    ) {
         tokio::spawn(pass_on(rank, pipe, self.lines.clone(), ended));
     }
 
@@ -53,7 +58,10 @@ impl Stream {
 }
 
 async fn pass_on(
-    rank: u32, pipe: impl AsyncRead + Unpin, lines: mpsc::Sender<Vec<u8>>, mut ended: watch::Receiver<bool>,
+    rank: u32,
+    pipe: impl AsyncRead + Unpin,
+    lines: mpsc::Sender<Vec<u8>>,
+    mut ended: watch::Receiver<bool>,
 ) {
     let mut pipe = BufReader::new(pipe);
     let prefix = format!("[{rank}] ").into_bytes();
@@ -72,7 +80,9 @@ async fn pass_on(
 
 /// Appends the next line, or as much of it as is allowed; 0 at the end.
 async fn next(
-    pipe: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>, ended: &mut watch::Receiver<bool>,
+    pipe: &mut BufReader<impl AsyncRead + Unpin>,
+    line: &mut Vec<u8>,
+    ended: &mut watch::Receiver<bool>,
 ) -> io::Result<usize> {
     let before = line.len();
     let mut limited = pipe.take(LINE_BYTES_MAX as u64);

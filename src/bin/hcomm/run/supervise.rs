@@ -48,7 +48,8 @@ pub async fn supervise(world: &World) -> Result<u8, Failure> {
     let guard = Guard::start(meeting.directory()).inspect_err(|_| meeting.remove())?;
     let (all_ended, ended) = watch::channel(false);
     let (stdout, stderr) = (Stream::to(io::stdout()), Stream::to(io::stderr()));
-    let mut job = Job { groups: Vec::new(), failed: Vec::new(), stage: Stage::Running, deadline: None, guard };
+    let mut job =
+        Job { groups: Vec::new(), failed: Vec::new(), stage: Stage::Running, deadline: None, guard };
     for rank in 0..world.ranks {
         let mut child = match world.rank(rank, &meeting).spawn() {
             Ok(child) => child,

@@ -3,6 +3,14 @@
 //! A step's state is a watermark in bytes. [`Run::advance`] moves every step as far as its dependencies and inputs
 //! allow; links report arrivals and releases, in-process peers are looked at. No step is ever blocked on: what can't
 //! move is left where it is.
+//!
+//! - [`credit`]: how far messages may go
+//! - [`intake`]: what links bring
+//! - [`waiting`]: who is waited for
+
+mod credit;
+mod intake;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -14,9 +22,9 @@ use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
 use crate::element::ReduceOp;
 use crate::kernel::{Reduction, SOURCES_MAX};
+use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
-use crate::link::{Class, Sink};
 use crate::path::{After, Partition, Post, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
@@ -83,15 +91,28 @@ pub(crate) struct Recycled {
 }
 
 impl Run {
-    pub(crate) fn start(head: Head, program: Arc<Program>, parts: Parts, mut memory: Recycled, io: &mut Io) -> Run {
+    pub(crate) fn start(
+        head: Head,
+        program: Arc<Program>,
+        parts: Parts,
+        mut memory: Recycled,
+        io: &mut Io,
+    ) -> Run {
         memory.steps.clear();
         memory.inputs.clear();
         memory.scratch.clear();
         memory.offers.clear();
         memory.offers.resize(head.members.len(), None);
         let mut run = Run {
-            head, program, parts, steps: memory.steps, inputs: memory.inputs, scratch: memory.scratch, lease: None,
-            offers: memory.offers, left: 0,
+            head,
+            program,
+            parts,
+            steps: memory.steps,
+            inputs: memory.inputs,
+            scratch: memory.scratch,
+            lease: None,
+            offers: memory.offers,
+            left: 0,
         };
         let program = run.program.clone();
         let partition = program.partition(run.elements());
@@ -103,7 +124,14 @@ impl Run {
         for step in &program.steps {
             let raw = run.raw(&partition, step.range);
             let mut state = StepState {
-                raw, done: 0, complete: false, queued: 0, credit: 0, eager: false, asked: false, begun: false,
+                raw,
+                done: 0,
+                complete: false,
+                queued: 0,
+                credit: 0,
+                eager: false,
+                asked: false,
+                begun: false,
             };
             if let Act::Send { to, .. } = step.act {
                 match io.via(run.head.members[to] as usize) {
@@ -268,7 +296,15 @@ impl Run {
         }
     }
 
-    fn send_stream(&mut self, index: usize, peer: usize, message: u16, limit: usize, all: bool, io: &mut Io) -> bool {
+    fn send_stream(
+        &mut self,
+        index: usize,
+        peer: usize,
+        message: u16,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
         let step = &mut self.steps[index];
         let len = step.raw.len();
         let mut header = Header::new(Kind::Data, self.head.channel_id, self.head.seq);
@@ -314,138 +350,20 @@ impl Run {
         self.set_done(index, done, all);
     }
 
-    /// The receiver takes message `message` up to `upto`.
-    pub(crate) fn credit(&mut self, from: usize, message: u32, upto: u64) -> Result<(), String> {
-        let index = self.program.outgoing(from, message).ok_or("credit for a message that is not in the plan")?;
-        let step = &mut self.steps[index];
-        if upto > step.raw.len() as u64 {
-            return Err(format!("credit up to {upto} of {} bytes", step.raw.len()));
-        }
-        // An empty message was asked for: any credit will do.
-        step.credit = step.credit.max((upto as usize).max(1));
-        if step.raw.len() > 0 {
-            step.credit = step.credit.min(step.raw.len());
-        }
-        Ok(())
-    }
-
-    /// The sender of a small message has no budget and asks for it.
-    pub(crate) fn requested(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
-        let input = self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
-        let len = self.steps[self.program.inputs[input].step].raw.len();
-        self.grant(input, len, io);
-        Ok(())
-    }
-
-    fn grant(&mut self, input: usize, upto: usize, io: &mut Io) {
-        let Input { from, message } = self.endpoint(input);
-        let mut header = Header::new(Kind::Credit, self.head.channel_id, self.head.seq);
-        header.item = u32::from(message);
-        header.offset = upto as u64;
-        header.digest = self.head.digest;
-        self.inputs[input].granted = upto;
-        io.control(self.head.members[from] as usize, Outgoing::control(header));
-    }
-
     fn endpoint(&self, input: usize) -> Input {
         let input = &self.program.inputs[input];
         Input { from: input.from, message: input.message }
     }
 
-    /// Grants a large message up to `upto`, in portions worth a frame.
-    fn grant_portion(&mut self, input: usize, upto: usize, len: usize, io: &mut Io) {
-        let granted = self.inputs[input].granted;
-        if len > EAGER_MAX && upto > granted && (upto == len || upto - granted >= CREDIT_STEP) {
-            self.grant(input, upto, io);
-        }
-    }
-
-    fn grant_reduce(&mut self, program: &Program, srcs: &[From], streams: usize, index: usize, limit: usize, io: &mut Io) {
-        let StepState { raw, done, .. } = self.steps[index];
-        let len = raw.len();
-        if len <= EAGER_MAX {
-            return;
-        }
-        // Alone and free to move, an input is consumed as it arrives and needs no window.
-        let upto = if streams == 1 && limit == len { len } else { (done + WINDOW).min(len) };
-        for src in srcs {
-            if let From::Input(input) = *src
-                && !self.inputs[input].via_memory
-            {
-                debug_assert_eq!(program.inputs[input].step, index);
-                self.grant_portion(input, upto, len, io);
-            }
-        }
-    }
-
-    /// Where payload of a message goes that is in the plan and in order.
-    pub(crate) fn sink(&mut self, from: usize, header: &Header, io: &mut Io) -> Result<Sink, String> {
-        let program = self.program.clone();
-        let input = program.incoming(from, header.item).ok_or("a message that is not in the plan")?;
-        let index = program.inputs[input].step;
-        let StepState { raw, done, .. } = self.steps[index];
-        let (limit, _) = self.limit(&program, index);
-        let state = &mut self.inputs[input];
-        let (start, length) = (header.offset as usize, header.length as usize);
-        let end = start.checked_add(length).filter(|end| *end <= raw.len());
-        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {} bytes", raw.len()))?;
-        let whole = start == 0 && end == raw.len();
-        if state.complete || start != state.arrived || state.via_memory {
-            return Err(format!("payload at {start} where {} was due", state.arrived));
-        }
-        if raw.len() <= EAGER_MAX && !whole {
-            return Err("a small message in pieces".into());
-        }
-        match program.steps[index].act {
-            Act::Place { .. } if limit >= end => Ok(Sink::Direct(raw.sub(start..end), self.head.key)),
-            Act::Place { .. } if whole && length <= EAGER_MAX => Ok(Sink::Owned(io.spare(length))),
-            Act::Place { .. } => Err("payload beyond its credit".into()),
-            _ if end > done + WINDOW => Err("payload beyond its credit".into()),
-            _ => {
-                let window = state.window.get_or_insert_with(|| io.pool.block(raw.len().min(WINDOW)));
-                let at = start % WINDOW;
-                if at + length > window.raw().len() {
-                    return Err("payload across the end of its window".into());
-                }
-                Ok(Sink::Direct(window.raw().sub(at..at + length), self.head.key))
-            }
-        }
-    }
-
-    /// Payload is in its sink.
-    pub(crate) fn arrived(&mut self, from: usize, header: &Header, sink: Sink, io: &mut Io) -> bool {
-        let program = self.program.clone();
-        let Some(input) = program.incoming(from, header.item) else { return false };
-        let index = program.inputs[input].step;
-        let len = self.steps[index].raw.len();
-        let state = &mut self.inputs[input];
-        state.arrived += header.length as usize;
-        state.complete = state.arrived == len;
-        if let Sink::Owned(bytes) = sink {
-            state.early = Some(bytes);
-        }
-        let mut moved = false;
-        while !self.steps[index].complete && self.advance_step(&program, index, io) {
-            moved = true;
-        }
-        moved
-    }
-
-    /// A frame that was kept until this operation was called.
-    pub(crate) fn deliver(&mut self, from: usize, header: &Header, bytes: Vec<u8>, io: &mut Io) -> Result<(), String> {
-        let sink = match self.sink(from, header, io)? {
-            Sink::Direct(raw, key) => {
-                raw.copy_from_slice(&bytes);
-                io.recycle(bytes);
-                Sink::Direct(raw, key)
-            }
-            _ => Sink::Owned(bytes),
-        };
-        self.arrived(from, header, sink, io);
-        Ok(())
-    }
-
-    fn place_stream(&mut self, _: &Program, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
+    fn place_stream(
+        &mut self,
+        _: &Program,
+        index: usize,
+        input: usize,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
         let raw = self.steps[index].raw;
         if raw.len() > EAGER_MAX && limit > 0 {
             self.grant_portion(input, limit, raw.len(), io);
@@ -463,7 +381,15 @@ impl Run {
         self.set_done(index, arrived, all && complete)
     }
 
-    fn place_memory(&mut self, program: &Program, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
+    fn place_memory(
+        &mut self,
+        program: &Program,
+        index: usize,
+        input: usize,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
         let from = program.inputs[input].from;
         let slot = program.inputs[input].sender_step;
         let StepState { raw, done, .. } = self.steps[index];
@@ -508,7 +434,16 @@ impl Run {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn reduce(&mut self, program: &Program, index: usize, srcs: &[From], post: Post, limit: usize, all: bool, io: &mut Io) -> bool {
+    fn reduce(
+        &mut self,
+        program: &Program,
+        index: usize,
+        srcs: &[From],
+        post: Post,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
         let Some(available) = self.available(program, srcs) else { return false };
         let StepState { raw, done, .. } = self.steps[index];
         let slice_end = (done / SLICE + 1) * SLICE;
@@ -525,7 +460,9 @@ impl Run {
                 From::Input(input) if self.inputs[input].via_memory => {
                     let Input { from, .. } = self.endpoint(input);
                     let lease = self.offers[from].as_ref();
-                    lease.and_then(|lease| lease.enter(program.inputs[input].sender_step)).map(|raw| raw.sub(done..end))
+                    lease
+                        .and_then(|lease| lease.enter(program.inputs[input].sender_step))
+                        .map(|raw| raw.sub(done..end))
                 }
                 From::Input(input) => self.inputs[input].window.as_ref().map(|window| {
                     let at = done % WINDOW;
@@ -569,50 +506,6 @@ impl Run {
         stood
     }
 
-    /// The ranks that this one still waits for: for their data, or until they have taken ours.
-    pub(crate) fn waits_for(&self) -> Vec<usize> {
-        let mut ranks = Vec::new();
-        for (index, step) in self.program.steps.iter().enumerate() {
-            let state = &self.steps[index];
-            if state.complete {
-                continue;
-            }
-            match &step.act {
-                Act::Send { to, .. } if self.is_sent(index) => ranks.push(*to),
-                Act::Place { input } => self.push_missing(*input, &mut ranks),
-                Act::Reduce { srcs, .. } => {
-                    for src in srcs {
-                        if let From::Input(input) = src {
-                            self.push_missing(*input, &mut ranks);
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
-    }
-
-    /// Everything of a `Send` that may go has gone, and its receiver has not taken it.
-    fn is_sent(&self, index: usize) -> bool {
-        let (limit, _) = self.limit(&self.program, index);
-        limit > self.steps[index].done
-    }
-
-    fn push_missing(&self, input: usize, ranks: &mut Vec<usize>) {
-        let Input { from, .. } = self.endpoint(input);
-        let state = &self.inputs[input];
-        let missing = if state.via_memory { self.offers[from].is_none() } else { !state.complete };
-        let slot = self.program.inputs[input].sender_step;
-        let len = self.steps[self.program.inputs[input].step].raw.len();
-        let unread = || self.offers[from].as_ref().is_some_and(|lease| lease.readable(slot).is_none_or(|n| n < len));
-        if missing || state.via_memory && unread() {
-            ranks.push(from);
-        }
-    }
-
     /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'.
     pub(crate) fn end(&mut self, io: &mut Io) -> Option<Parts> {
         self.offers.clear();
@@ -628,7 +521,13 @@ impl Run {
             return Some(parts);
         };
         // A finished run has no readers; an aborted one revokes.
-        if self.left == 0 || lease.revoke() {
+        let mut free = self.left == 0 || lease.revoke();
+        while !free && parts.is_lent() {
+            // Its owner waits, and a reader is at it for one slice at most.
+            std::hint::spin_loop();
+            free = lease.revoke();
+        }
+        if free {
             self.scratch.clear();
             io.recycle_lease(lease);
             return Some(parts);

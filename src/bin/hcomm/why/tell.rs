@@ -1,0 +1,310 @@
+//! In words: who waits, for whom, why, and what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use hcomm::{Rank, Report};
+
+/// The whole story, communicator by communicator.
+pub fn tell(reports: &[Report]) -> String {
+    let mut communicators: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
+    for report in reports {
+        communicators.entry(&report.communicator).or_default().push(report);
+    }
+    let mut stories: Vec<String> = Vec::new();
+    for (name, reports) in communicators {
+        stories.push(Case::new(latest(reports)).tell(name));
+    }
+    stories.join("\n")
+}
+
+/// Of several reports of one rank about one call, that which knows most: the last.
+fn latest(mut reports: Vec<&Report>) -> Vec<&Report> {
+    reports.sort_by_key(|report| (report.rank, report.seq, std::cmp::Reverse(report.waited)));
+    reports.dedup_by_key(|report| (report.rank, report.seq, &report.operation));
+    reports
+}
+
+/// What a rank that is waited for does, as far as its state's words tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Conduct {
+    Silent,
+    Busy,
+    NotCalled,
+    Idle,
+    Elsewhere,
+    Unknown,
+}
+
+impl Conduct {
+    fn of(state: &str) -> Self {
+        let words = [
+            ("busy elsewhere", Conduct::Busy),
+            ("has not been heard from", Conduct::Silent),
+            ("has not called", Conduct::NotCalled),
+            ("is in no operation", Conduct::Idle),
+            ("is in ", Conduct::Elsewhere),
+        ];
+        words.iter().find(|(part, _)| state.contains(part)).map_or(Conduct::Unknown, |(_, conduct)| *conduct)
+    }
+
+    const fn cause(self) -> &'static str {
+        match self {
+            Conduct::Silent => "its process has not started, is stopped, or can't be reached",
+            Conduct::Busy => "its program does something else and has not come back to this communicator",
+            Conduct::NotCalled => "its program has not come to this call, or leaves it out",
+            Conduct::Idle => "its program has not called the other side of this message",
+            Conduct::Elsewhere => "it is in another operation: ranks call in different orders",
+            Conduct::Unknown => "it has not done its part",
+        }
+    }
+
+    const fn advice(self) -> &'static str {
+        match self {
+            Conduct::Silent => {
+                "See whether its process is there (ps), is not stopped (state T: SIGSTOP, a debugger), and what it \
+                 wrote last; then whether its host can be reached."
+            }
+            Conduct::Busy => {
+                "Look what its threads do (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). Long work and \
+                 blocking calls belong on a thread of their own, not on the runtime's."
+            }
+            Conduct::NotCalled => {
+                "Look where it is (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). A collective under a \
+                 condition that differs between ranks (if rank == 0, a shorter last batch) is the usual reason."
+            }
+            Conduct::Idle => "Compare the peer ranks and tags of send and recv on both sides.",
+            Conduct::Elsewhere => {
+                "Compare the order of calls of these ranks: all ranks call the collectives of a communicator in the \
+                 same order, with the same arguments."
+            }
+            Conduct::Unknown => "Look at its log, and where it is (gdb -p PID, or py-spy dump).",
+        }
+    }
+}
+
+/// All that is known about one communicator.
+struct Case<'a> {
+    reports: Vec<&'a Report>,
+    /// Who is waited for, and what is known of him, as those know who have waited longest.
+    late: BTreeMap<Rank, Option<&'a str>>,
+}
+
+impl<'a> Case<'a> {
+    fn new(reports: Vec<&'a Report>) -> Self {
+        let mut by_wait = reports.clone();
+        by_wait.sort_by_key(|report| report.waited);
+        let mut late = BTreeMap::new();
+        for report in by_wait {
+            for rank in &report.late {
+                late.entry(*rank).or_insert(None);
+            }
+            for (rank, state) in &report.states {
+                late.insert(*rank, Some(state.as_str()));
+            }
+        }
+        Case { reports, late }
+    }
+
+    fn tell(&self, name: &str) -> String {
+        let mut text = format!("On communicator \"{name}\":\n\n");
+        self.waiting(&mut text);
+        self.states(&mut text);
+        text += "\nLikely cause:\n";
+        for cause in self.causes() {
+            text += &paragraph(&cause);
+        }
+        text += "\nWhat to do next:\n";
+        for advice in self.advice() {
+            text += &paragraph(&advice);
+        }
+        text
+    }
+
+    fn waiting(&self, text: &mut String) {
+        for report in &self.reports {
+            let late =
+                if report.late.is_empty() { "nobody in particular".into() } else { ranks(&report.late) };
+            let _ = writeln!(
+                text,
+                "  rank {} has waited {:.1?} in {} {} for {late}",
+                report.rank, report.waited, report.operation, report.seq,
+            );
+        }
+    }
+
+    fn states(&self, text: &mut String) {
+        if self.late.is_empty() {
+            return;
+        }
+        *text += "\nWho is waited for:\n";
+        for (rank, state) in &self.late {
+            let _ = writeln!(text, "  rank {rank} {}", state.unwrap_or("has told nothing about itself"));
+        }
+    }
+
+    /// Those at which waiting ends: who is waited for and waits for nobody himself.
+    fn culprits(&self) -> BTreeMap<Conduct, Vec<Rank>> {
+        let waiting: BTreeSet<Rank> = self.reports.iter().map(|report| report.rank).collect();
+        let ends = self.late.iter().filter(|(rank, _)| !waiting.contains(rank));
+        // If everybody waits, everybody is part of it.
+        let chosen: Vec<_> =
+            if ends.clone().count() > 0 { ends.collect() } else { self.late.iter().collect() };
+        let mut culprits: BTreeMap<Conduct, Vec<Rank>> = BTreeMap::new();
+        for (rank, state) in chosen {
+            culprits.entry(state.map_or(Conduct::Unknown, Conduct::of)).or_default().push(*rank);
+        }
+        culprits
+    }
+
+    fn causes(&self) -> Vec<String> {
+        let mut causes: Vec<String> = Vec::new();
+        for report in &self.reports {
+            if !report.cause.is_empty() && !causes.contains(&report.cause) {
+                causes.push(report.cause.clone());
+            }
+        }
+        if let Some(cycle) = self.cycle().filter(|_| causes.is_empty()) {
+            let names: Vec<String> = cycle.iter().map(Rank::to_string).collect();
+            causes.push(format!("ranks wait for each other: {}", names.join(" → ")));
+        }
+        if causes.is_empty() {
+            causes.extend(
+                self.culprits()
+                    .into_iter()
+                    .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.cause())),
+            );
+        }
+        if causes.is_empty() {
+            causes.push("the reports don't tell".into());
+        }
+        causes
+    }
+
+    fn advice(&self) -> Vec<String> {
+        let said = |part: &str| self.reports.iter().any(|report| report.cause.contains(part));
+        let mut advice = Vec::new();
+        if said("do the tags differ") {
+            advice.push("Compare the tags of send and recv on both sides.".to_string());
+        } else if said("wait for each other") || self.cycle().is_some() {
+            advice.push(
+                "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
+                 the call."
+                    .into(),
+            );
+        } else {
+            advice.extend(
+                self.culprits()
+                    .into_iter()
+                    .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.advice())),
+            );
+        }
+        advice.push(
+            "If it is only slow, give it more time: Communicator::set_deadline for all operations, Operation::timeout \
+             for one."
+                .into(),
+        );
+        advice
+    }
+
+    /// Ranks that wait for each other in a circle, the first at the end again. Ranks of one collective wait for each
+    /// other in the normal course of things, so only different calls count.
+    fn cycle(&self) -> Option<Vec<Rank>> {
+        let collective = |report: &Report| !report.operation.contains('(');
+        let edges: BTreeMap<Rank, &Report> =
+            self.reports.iter().map(|report| (report.rank, *report)).collect();
+        for start in edges.keys() {
+            let mut path = vec![*start];
+            while let Some(report) = path.last().and_then(|rank| edges.get(rank)) {
+                let Some(next) = report.late.iter().find(|rank| edges.contains_key(rank)) else { break };
+                let other = edges[next];
+                if collective(report) && collective(other) && report.seq == other.seq {
+                    break;
+                }
+                path.push(*next);
+                if let Some(from) = path[..path.len() - 1].iter().position(|rank| rank == next) {
+                    return Some(path.split_off(from));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn ranks(list: &[Rank]) -> String {
+    let names: Vec<String> = list.iter().map(Rank::to_string).collect();
+    format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+/// Indented, in lines that fit.
+fn paragraph(text: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = vec![String::from("  -")];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("    {word}")),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hcomm::Seq;
+    use std::time::Duration;
+
+    fn report(rank: u32, operation: &str, seq: u64, late: u32, state: &str) -> Report {
+        Report {
+            operation: operation.into(),
+            seq: Seq(seq),
+            communicator: "dp".into(),
+            rank: Rank(rank),
+            waited: Duration::from_millis(12_300),
+            late: vec![Rank(late)],
+            states: vec![(Rank(late), state.into())],
+            cause: String::new(),
+        }
+    }
+
+    #[test]
+    fn who_has_not_called_is_named() {
+        let text = tell(&[
+            report(0, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
+            report(1, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
+        ]);
+        assert!(text.contains("rank 0 has waited 12.3s in all_reduce #42 for rank 2"), "{text}");
+        assert!(text.contains("- rank 2: its program has not come to this call"), "{text}");
+        assert_eq!(text.matches("is at #40").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_cycle_of_messages_is_named_and_one_of_a_collective_is_none() {
+        let message = |rank, late| report(rank, "recv(1 × f32, peer 0, tag 1)", 0, late, "is in recv");
+        let text = tell(&[message(0, 1), message(1, 0)]);
+        assert!(text.contains("ranks wait for each other: 0 → 1 → 0"), "{text}");
+        let text = tell(&[report(0, "all_reduce", 1, 1, "is in"), report(1, "all_reduce", 1, 0, "is in")]);
+        assert!(!text.contains("wait for each other"), "{text}");
+    }
+
+    #[test]
+    fn the_last_report_of_a_rank_counts() {
+        let mut early = report(0, "all_reduce", 42, 2, "has not called #42");
+        early.waited = Duration::from_secs(1);
+        let text = tell(&[early, report(0, "all_reduce", 42, 2, "has not been heard from")]);
+        assert!(text.contains("12.3s") && !text.contains("1.0s"), "{text}");
+        assert!(text.contains("can't be reached"), "{text}");
+    }
+
+    #[test]
+    fn a_reported_cause_is_believed() {
+        let mut told = report(0, "recv(1 × f32, peer 2, tag 1)", 3, 2, "is in no operation here");
+        told.cause = "rank 2 sends tag 0 and this waits for tag 1: do the tags differ?".into();
+        let text = tell(&[told]);
+        assert!(text.contains("do the tags differ?") && text.contains("Compare the tags"), "{text}");
+    }
+}

@@ -1,0 +1,77 @@
+//! How far a message may go: said by its receiver, before large payload leaves.
+
+use super::super::io::{EAGER_MAX, Io};
+use super::super::program::{From, Program};
+use super::{CREDIT_STEP, Input, Run, StepState, WINDOW};
+use crate::link::frame::{Header, Kind, Outgoing};
+
+impl Run {
+    /// The receiver takes message `message` up to `upto`.
+    pub(crate) fn credit(&mut self, from: usize, message: u32, upto: u64) -> Result<(), String> {
+        let index =
+            self.program.outgoing(from, message).ok_or("credit for a message that is not in the plan")?;
+        let step = &mut self.steps[index];
+        if upto > step.raw.len() as u64 {
+            return Err(format!("credit up to {upto} of {} bytes", step.raw.len()));
+        }
+        // An empty message was asked for: any credit will do.
+        step.credit = step.credit.max((upto as usize).max(1));
+        if step.raw.len() > 0 {
+            step.credit = step.credit.min(step.raw.len());
+        }
+        Ok(())
+    }
+
+    /// The sender of a small message has no budget and asks for it.
+    pub(crate) fn requested(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
+        let input =
+            self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
+        let len = self.steps[self.program.inputs[input].step].raw.len();
+        self.grant(input, len, io);
+        Ok(())
+    }
+
+    fn grant(&mut self, input: usize, upto: usize, io: &mut Io) {
+        let Input { from, message } = self.endpoint(input);
+        let mut header = Header::new(Kind::Credit, self.head.channel_id, self.head.seq);
+        header.item = u32::from(message);
+        header.offset = upto as u64;
+        header.digest = self.head.digest;
+        self.inputs[input].granted = upto;
+        io.control(self.head.members[from] as usize, Outgoing::control(header));
+    }
+
+    /// Grants a large message up to `upto`, in portions worth a frame.
+    pub(super) fn grant_portion(&mut self, input: usize, upto: usize, len: usize, io: &mut Io) {
+        let granted = self.inputs[input].granted;
+        if len > EAGER_MAX && upto > granted && (upto == len || upto - granted >= CREDIT_STEP) {
+            self.grant(input, upto, io);
+        }
+    }
+
+    pub(super) fn grant_reduce(
+        &mut self,
+        program: &Program,
+        srcs: &[From],
+        streams: usize,
+        index: usize,
+        limit: usize,
+        io: &mut Io,
+    ) {
+        let StepState { raw, done, .. } = self.steps[index];
+        let len = raw.len();
+        if len <= EAGER_MAX {
+            return;
+        }
+        // Alone and free to move, an input is consumed as it arrives and needs no window.
+        let upto = if streams == 1 && limit == len { len } else { (done + WINDOW).min(len) };
+        for src in srcs {
+            if let From::Input(input) = *src
+                && !self.inputs[input].via_memory
+            {
+                debug_assert_eq!(program.inputs[input].step, index);
+                self.grant_portion(input, upto, len, io);
+            }
+        }
+    }
+}

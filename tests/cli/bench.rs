@@ -1,0 +1,101 @@
+//! `hcomm bench`: every operation on both links, results right, figures readable.
+
+use serde_json::Value;
+
+use super::{HCOMM, command, hcomm, prints, scratch, stderr, stdout};
+
+const OPERATIONS: [&str; 6] =
+    ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier", "send_recv"];
+
+fn measured(link: &str) {
+    for operation in OPERATIONS {
+        let file = scratch(&format!("{link}-{operation}.json"));
+        let path = file.to_str().unwrap();
+        let arguments = ["bench", operation, "-n", "3", "-b", "8", "-e", "4K", "-f", "8", "--link", link];
+        let text = prints(&[&arguments[..], &["--seconds", "0.01", "--check", "--json", path]].concat());
+        assert!(text.contains("# 0 wrong: every element right"), "{text}");
+        let points: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        assert_eq!(points.len(), if operation == "barrier" { 1 } else { 4 }, "{text}");
+        for point in points {
+            assert_eq!(point["peer"], "hcomm");
+            assert_eq!((&point["link"], &point["op"]), (&link.into(), &operation.into()));
+            assert_eq!((&point["ranks"], &point["wrong"]), (&3.into(), &0.into()));
+            assert!(point["iters"].as_u64().unwrap() >= 7);
+            let [median, p99] = ["median_us", "p99_us"].map(|key| point[key].as_f64().unwrap());
+            assert!(0.0 < median && median <= p99, "{point}");
+            assert!(point["cpu_us_per_op"].as_f64().unwrap() > 0.0, "{point}");
+            assert!(point["bytes"].is_u64() && point["algorithm"].is_string(), "{point}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn every_operation_over_memory() {
+    measured("memory");
+}
+
+#[test]
+fn every_operation_over_tcp() {
+    measured("tcp");
+}
+
+#[test]
+fn every_type_and_reduction() {
+    for dtype in ["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"] {
+        for op in ["sum", "prod", "min", "max", "avg"] {
+            for (operation, ranks) in [("all_reduce", "3"), ("reduce_scatter", "4")] {
+                let size = ["-b", "2K", "-e", "2K", "--iters", "1"];
+                let what =
+                    ["bench", operation, "--link", "memory", "-n", ranks, "--dtype", dtype, "--op", op];
+                let text = prints(&[&what[..], &size].concat());
+                assert!(text.contains("# 0 wrong"), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm() {
+    for (operation, algorithms) in [
+        (
+            "all_reduce",
+            &["mesh-one-shot", "mesh-two-shot", "recursive-doubling", "halving-doubling", "ring"][..],
+        ),
+        ("broadcast", &["mesh-one-shot", "mesh-two-shot", "binomial-tree"]),
+        ("all_gather", &["mesh-one-shot", "recursive-doubling", "ring"]),
+        ("reduce_scatter", &["mesh-two-shot", "halving-doubling", "ring"]),
+    ] {
+        for algorithm in algorithms {
+            let size = ["-b", "1K", "-e", "64K", "-f", "64", "--iters", "3", "--touch"];
+            let what = ["bench", operation, "--link", "memory", "-n", "5", "--algorithm", algorithm];
+            let text = prints(&[&what[..], &size].concat());
+            assert_eq!(text.matches(algorithm).count(), 3, "{text}");
+            assert!(text.contains("# 0 wrong"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_prepared_handle() {
+    let text = prints(&["bench", "all_reduce", "--link", "memory", "-e", "1K", "--prepared", "--iters", "9"]);
+    assert!(text.contains("prepared") && text.contains("# 0 wrong"), "{text}");
+}
+
+#[test]
+fn under_a_launcher() {
+    let text = prints(&["run", "-n", "2", "--", HCOMM, "bench", "all_reduce", "-e", "64", "--iters", "7"]);
+    assert!(text.contains("[0] # hcomm ") && text.contains(" 2 ranks, link tcp"), "{text}");
+    assert!(!text.contains("[1] "), "{text}");
+    let output = hcomm(&["run", "-n", "2", "--", HCOMM, "bench", "all_reduce", "-n", "3"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("-n 3, but the launcher has started 2 ranks"), "{output:?}");
+}
+
+#[test]
+fn a_launcher_that_is_none_is_told_what_is_missing() {
+    let output = command(&["bench", "all_reduce"]).env("RANK", "0").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("WORLD_SIZE is not set"), "{output:?}");
+    assert_eq!(stdout(&output), "");
+}

@@ -1,0 +1,143 @@
+//! `hcomm plan`, `hcomm why`, help and wrong arguments.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use hcomm::{Rank, Report, Seq};
+
+use super::{command, hcomm, prints, scratch, stderr, stdout};
+
+#[test]
+fn a_plan_is_printed_explained_and_drawn() {
+    let file = scratch("plan.svg");
+    let what = ["plan", "all_reduce", "-n", "4", "--algorithm", "ring", "--count", "1000"];
+    let text = prints(&[&what[..], &["--svg", file.to_str().unwrap()]].concat());
+    assert!(text.starts_with("all_reduce by ring on 4 ranks: 1000 elements"), "{text}");
+    assert!((0..4).all(|rank| text.contains(&format!("\nrank {rank}"))), "{text}");
+    assert!(text.contains("\ncost: ") && text.contains("\nverified: fingerprint "), "{text}");
+    let picture = std::fs::read_to_string(&file).unwrap();
+    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    well_formed(&picture);
+    std::fs::remove_file(file).unwrap();
+}
+
+/// Every element that is opened is closed, in order.
+fn well_formed(xml: &str) {
+    let mut open = Vec::new();
+    for tag in xml.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').unwrap();
+        assert!(!text.contains('>'), "{tag}: {text}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn without_an_algorithm_the_chosen_one_is_drawn() {
+    let text = prints(&["plan", "broadcast", "-n", "3", "--root", "2", "--count", "10"]);
+    assert!(text.starts_with("broadcast from 2 by mesh"), "{text}");
+    let text = prints(&["plan", "barrier", "-n", "2"]);
+    assert!(text.contains("1 element"), "{text}");
+}
+
+fn report(rank: u32, cause: &str) -> Report {
+    Report {
+        operation: "all_reduce".into(),
+        seq: Seq(42),
+        communicator: "dp".into(),
+        rank: Rank(rank),
+        waited: Duration::from_millis(12_300),
+        late: vec![Rank(2)],
+        states: vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())],
+        cause: cause.into(),
+    }
+}
+
+#[test]
+fn a_report_is_told() {
+    let file = scratch("report.jsonl");
+    let json = |rank| serde_json::to_string(&report(rank, "")).unwrap();
+    std::fs::write(&file, format!("{}\n{}\n{{\"oper", json(0), json(1))).unwrap();
+    let output = hcomm(&["why", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("line 3 is no JSON"), "{output:?}");
+    let text = stdout(&output);
+    for part in [
+        "On communicator \"dp\":",
+        "rank 1 has waited 12.3s in all_reduce #42 for rank 2",
+        "rank 2 is at #40 and has not called #42",
+        "rank 2: its program has not come to this call",
+        "What to do next:",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn reports_come_from_standard_input_too() {
+    let mut child = command(&["why", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let reports = serde_json::json!({ "reports": [report(0, "do the tags differ?")] });
+    child.stdin.take().unwrap().write_all(reports.to_string().as_bytes()).unwrap();
+    let text = stdout(&child.wait_with_output().unwrap());
+    assert!(text.contains("- do the tags differ?"), "{text}");
+}
+
+#[test]
+fn wrong_arguments_are_told_what_is_possible() {
+    for (arguments, part) in [
+        (
+            "plan broadcast -n 4 --algorithm ring",
+            "ring has no broadcast; there are mesh-one-shot, mesh-two-shot, binomial",
+        ),
+        ("plan all_reduce -n 4 --algorithm foo", "possible values: mesh-one-shot"),
+        ("plan all_gather -n 3 --count 10", "--count 10 is no multiple of -n 3"),
+        ("plan broadcast -n 3 --root 3", "there is no rank 3 among 3"),
+        ("plan all_reduce -n 65", "65 is not in 1..=64"),
+        ("plan send_recv -n 2", "send_recv has no plan"),
+        ("plan all_reduce -n 2 --count -1", "--count"),
+        ("bench nothing", "possible values: all_reduce, broadcast"),
+        ("bench all_reduce -b 1X", "not a whole number such as 8, 64K"),
+        ("bench all_reduce -b 2M -e 1M", "-b 2097152 is more than -e 1048576"),
+        ("bench all_reduce -f 1", "1 is not in 2.."),
+        ("bench all_reduce --dtype f80", "possible values: f32"),
+        ("bench all_reduce --seconds -1", "--seconds"),
+        ("bench all_reduce --seconds=-1", "--seconds -1 is no time"),
+        ("bench barrier --prepared", "--prepared is for all_reduce"),
+        ("bench barrier --algorithm ring", "barrier has no choice"),
+        ("bench broadcast --algorithm ring", "ring has no broadcast"),
+        ("bench send_recv --algorithm ring", "send_recv has no algorithm"),
+        ("bench all_reduce --json /nonexistent/file", "can't write /nonexistent/file"),
+        ("run -n 0 true", "0 is not in 1.."),
+        ("run -n 2", "<CMD>"),
+        ("run true", "--ranks"),
+        ("why /nonexistent", "can't read /nonexistent"),
+        ("nothing", "unrecognized subcommand"),
+    ] {
+        let output = hcomm(&arguments.split(' ').collect::<Vec<_>>());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {told}");
+        assert!(told.starts_with("hcomm: ") && told.contains(part), "{arguments}: {told}");
+        assert!(!told.contains("panicked"), "{told}");
+    }
+}
+
+#[test]
+fn help_has_examples() {
+    for command in
+        [&["--help"][..], &["run", "--help"], &["bench", "--help"], &["plan", "--help"], &["why", "--help"]]
+    {
+        let text = prints(command);
+        assert!(text.contains("Examples:\n  ") && text.contains("hcomm "), "{text}");
+        assert!(!text.contains("__guard"), "{text}");
+    }
+    assert!(prints(&["--version"]).starts_with("hcomm 0."));
+    assert_eq!(hcomm(&[]).status.code(), Some(2));
+}
