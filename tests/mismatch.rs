@@ -13,7 +13,11 @@ use hcomm::{Communicator, Error, Rank, ReduceOp};
 /// One rank's call.
 type Call = fn(&mut Communicator) -> Result<(), Error>;
 
-fn sum<T: hcomm::Element + Default>(comm: &mut Communicator, count: usize, op: ReduceOp) -> Result<(), Error> {
+fn sum<T: hcomm::Element + Default>(
+    comm: &mut Communicator,
+    count: usize,
+    op: ReduceOp,
+) -> Result<(), Error> {
     comm.all_reduce(vec![T::default(); count], op).wait().map(drop).map_err(Error::from)
 }
 
@@ -60,7 +64,10 @@ fn counts_that_differ() {
         (|comm| sum::<f32>(comm, 1024, ReduceOp::Sum), |comm| sum::<f32>(comm, 1025, ReduceOp::Sum)),
         (|comm| sum::<f32>(comm, 1, ReduceOp::Sum), |comm| sum::<f32>(comm, 0, ReduceOp::Sum)),
         (|comm| sum::<f32>(comm, 0, ReduceOp::Sum), |comm| sum::<f32>(comm, 1, ReduceOp::Sum)),
-        (|comm| sum::<f32>(comm, 1 << 20, ReduceOp::Sum), |comm| sum::<f32>(comm, (1 << 20) + 1, ReduceOp::Sum)),
+        (
+            |comm| sum::<f32>(comm, 1 << 20, ReduceOp::Sum),
+            |comm| sum::<f32>(comm, (1 << 20) + 1, ReduceOp::Sum),
+        ),
         // One is small enough to be sent at once, the other is not.
         (|comm| sum::<f32>(comm, 8, ReduceOp::Sum), |comm| sum::<f32>(comm, 1 << 20, ReduceOp::Sum)),
         (|comm| sum::<f32>(comm, 1 << 20, ReduceOp::Sum), |comm| sum::<f32>(comm, 0, ReduceOp::Sum)),
@@ -96,7 +103,9 @@ fn operations_and_algorithms_that_differ() {
             |comm| sum::<f32>(comm, 1200, ReduceOp::Sum),
         ),
         (
-            |comm| comm.reduce_scatter(vec![0f32; 120_000], ReduceOp::Sum).wait().map(drop).map_err(Error::from),
+            |comm| {
+                comm.reduce_scatter(vec![0f32; 120_000], ReduceOp::Sum).wait().map(drop).map_err(Error::from)
+            },
             |comm| sum::<f32>(comm, 120_000, ReduceOp::Sum),
         ),
         (
@@ -104,12 +113,36 @@ fn operations_and_algorithms_that_differ() {
             |comm| comm.all_reduce(vec![0u8], ReduceOp::Max).wait().map(drop).map_err(Error::from),
         ),
         (
-            |comm| comm.using(Algorithm::MeshOneShot).all_reduce(vec![0u32; 999], ReduceOp::Sum).wait().map(drop).map_err(Error::from),
-            |comm| comm.using(Algorithm::MeshTwoShot).all_reduce(vec![0u32; 999], ReduceOp::Sum).wait().map(drop).map_err(Error::from),
+            |comm| {
+                comm.using(Algorithm::MeshOneShot)
+                    .all_reduce(vec![0u32; 999], ReduceOp::Sum)
+                    .wait()
+                    .map(drop)
+                    .map_err(Error::from)
+            },
+            |comm| {
+                comm.using(Algorithm::MeshTwoShot)
+                    .all_reduce(vec![0u32; 999], ReduceOp::Sum)
+                    .wait()
+                    .map(drop)
+                    .map_err(Error::from)
+            },
         ),
         (
-            |comm| comm.using(Algorithm::Ring).all_reduce(vec![0u32; 99_999], ReduceOp::Sum).wait().map(drop).map_err(Error::from),
-            |comm| comm.using(Algorithm::HalvingDoubling).all_reduce(vec![0u32; 99_999], ReduceOp::Sum).wait().map(drop).map_err(Error::from),
+            |comm| {
+                comm.using(Algorithm::Ring)
+                    .all_reduce(vec![0u32; 99_999], ReduceOp::Sum)
+                    .wait()
+                    .map(drop)
+                    .map_err(Error::from)
+            },
+            |comm| {
+                comm.using(Algorithm::HalvingDoubling)
+                    .all_reduce(vec![0u32; 99_999], ReduceOp::Sum)
+                    .wait()
+                    .map(drop)
+                    .map_err(Error::from)
+            },
         ),
     ];
     for link in LINKS {
@@ -189,7 +222,14 @@ fn a_late_caller_sees_the_contradiction_of_the_others() {
                     std::thread::sleep(Duration::from_millis(400));
                 }
                 let error = sum::<i16>(&mut comm, count, ReduceOp::Sum).expect_err("a result");
-                check(&error, 3, me as usize, 2, u64::from(2 * round + 1), &format!("{link:?} rank {me} round {round}"));
+                check(
+                    &error,
+                    3,
+                    me as usize,
+                    2,
+                    u64::from(2 * round + 1),
+                    &format!("{link:?} rank {me} round {round}"),
+                );
             }
         });
     }
@@ -205,7 +245,8 @@ fn a_contradiction_stays_in_its_communicator() {
             let me = comm.rank().0 as usize;
             for round in 0..5u64 {
                 let parent = comm.all_reduce(vec![1u64; 70_000], ReduceOp::Sum);
-                let error = sum::<u16>(&mut child, 10 + usize::from(me == 1), ReduceOp::Sum).expect_err("a result");
+                let error =
+                    sum::<u16>(&mut child, 10 + usize::from(me == 1), ReduceOp::Sum).expect_err("a result");
                 check(&error, 3, me, 1, round, "child");
                 assert_eq!(parent.wait().unwrap(), vec![3u64; 70_000]);
             }

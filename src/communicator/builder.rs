@@ -25,7 +25,7 @@ use crate::rank::Rank;
 ///     .rank(0)
 ///     .world(4)
 ///     .root("10.0.0.1:29500")
-///     .token("6b…".parse().expect("64 hexadecimal digits"))
+///     .token(hcomm::Token::from_hex(&std::env::var("JOB_TOKEN").expect("the job's secret"))?)
 ///     .connect()
 ///     .await?;
 /// # Ok(()) }

@@ -1,13 +1,13 @@
 //! [`Communicator`]: ranks that do things together, and the futures of what they do.
 //!
-//! - [`builder`]: how processes become one
-//! - [`collectives`]: barrier, broadcast, all_reduce, all_gather, reduce_scatter
-//! - [`point`]: send and recv by (peer, tag)
-//! - [`prepared`]: a collective agreed once and run often
-//! - [`split`]: communicators made from communicators
-//! - [`operation`]: the future of all of these
-//! - [`blocking`]: the same on a thread that waits
-//! - [`local`]: ranks in one process
+//! - `builder`: how processes become one
+//! - `collectives`: barrier, broadcast, all_reduce, all_gather, reduce_scatter
+//! - `point`: send and recv by (peer, tag)
+//! - `prepared`: a collective agreed once and run often
+//! - `split`: communicators made from communicators
+//! - `operation`: the future of all of these
+//! - `blocking`: the same on a thread that waits
+//! - `local`: ranks in one process
 
 pub mod blocking;
 mod builder;

@@ -62,14 +62,17 @@ pub fn connect(link: Link, n: usize) -> Vec<Communicator> {
 
 /// Runs `act` as every rank of a world of `n`, each on a thread of its own; results in rank order.
 pub fn world<R: Send + 'static>(
-    link: Link, n: usize, act: impl Fn(Communicator) -> R + Send + Clone + 'static,
+    link: Link,
+    n: usize,
+    act: impl Fn(Communicator) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
     run(connect(link, n), act)
 }
 
 /// Runs `act` with each of these ranks. A rank that does not end fails the test, instead of hanging it.
 pub fn run<R: Send + 'static>(
-    ranks: Vec<Communicator>, act: impl Fn(Communicator) -> R + Send + Clone + 'static,
+    ranks: Vec<Communicator>,
+    act: impl Fn(Communicator) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
     let (sender, receiver) = mpsc::channel();
     let n = ranks.len();
@@ -82,11 +85,13 @@ pub fn run<R: Send + 'static>(
     }
     let mut results: Vec<Option<R>> = (0..n).map(|_| None).collect();
     for _ in 0..n {
-        let missing = || results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(rank, _)| rank);
+        let missing =
+            || results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(rank, _)| rank);
         let Ok((rank, result)) = receiver.recv_timeout(WATCHDOG) else {
             panic!("ranks {:?} hang", missing().collect::<Vec<_>>());
         };
-        results[rank] = Some(result.unwrap_or_else(|_| panic!("rank {rank} of {n} failed; its message is above")));
+        results[rank] =
+            Some(result.unwrap_or_else(|_| panic!("rank {rank} of {n} failed; its message is above")));
     }
     results.into_iter().flatten().collect()
 }
