@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::CallDesc;
+use super::call::{CallDesc, Request};
 use super::point::Matching;
 use super::status::Status;
 use crate::error::{CallInfo, Error};
@@ -32,7 +32,7 @@ pub(crate) struct Channel {
     pub inflight: Vec<(u64, RunKey)>,
     stash: Vec<Stashed>,
     tombs: VecDeque<Tomb>,
-    history: VecDeque<(u64, CallDesc)>,
+    history: VecDeque<Past>,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
     /// Its handle is gone; it closes once nothing is in flight.
@@ -67,6 +67,15 @@ pub(crate) struct Tomb {
     pub seq: u64,
     pub by: usize,
     pub verdict: Verdict,
+}
+
+/// A call that was made here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    seq: u64,
+    pub desc: CallDesc,
+    /// Its caller knows, or will be told, that it did not go well.
+    pub told: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -116,11 +125,18 @@ impl Channel {
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front();
         }
-        self.history.push_back((seq, desc));
+        self.history.push_back(Past { seq, desc, told: false });
     }
 
-    pub(crate) fn past_call(&self, seq: u64) -> Option<&CallDesc> {
-        self.history.iter().find(|(of, _)| *of == seq).map(|(_, desc)| desc)
+    pub(crate) fn past_call(&mut self, seq: u64) -> Option<&mut Past> {
+        self.history.iter_mut().rev().find(|past| past.seq == seq)
+    }
+
+    /// The caller of this number learns that it failed.
+    pub(crate) fn told(&mut self, seq: u64) {
+        if let Some(past) = self.past_call(seq) {
+            past.told = true;
+        }
     }
 
     pub(crate) fn keep(&mut self, stashed: Stashed) -> Result<(), String> {
@@ -138,7 +154,14 @@ impl Channel {
     }
 
     pub(crate) fn bury(&mut self, tomb: Tomb) {
-        if self.tombs.iter().all(|of| of.seq != tomb.seq) {
+        // One rank gives a number up for all; contradictions are collected.
+        let contradicted = matches!(tomb.verdict, Verdict::Contradicted(_));
+        let known = |of: &Tomb| {
+            of.seq == tomb.seq
+                && contradicted == matches!(of.verdict, Verdict::Contradicted(_))
+                && (!contradicted || of.by == tomb.by)
+        };
+        if !self.tombs.iter().any(known) {
             if self.tombs.len() == TOMBS_MAX {
                 self.tombs.pop_front();
             }
@@ -150,10 +173,25 @@ impl Channel {
         self.tombs.iter().any(|tomb| tomb.seq == seq)
     }
 
-    /// The verdict on a number that is about to be called.
-    pub(crate) fn exhume(&mut self, seq: u64) -> Option<Tomb> {
-        let index = self.tombs.iter().position(|tomb| tomb.seq == seq)?;
-        self.tombs.remove(index)
+    /// The verdicts on a number that is about to be called.
+    pub(crate) fn exhume(&mut self, seq: u64) -> Vec<Tomb> {
+        let mut found = Vec::new();
+        while let Some(index) = self.tombs.iter().position(|tomb| tomb.seq == seq) {
+            found.extend(self.tombs.remove(index));
+        }
+        found
+    }
+
+    /// What the caller of a number is told that `by` has given up.
+    pub(crate) fn aborted(&self, request: &Request, by: usize, cause: String) -> Error {
+        let operation = request.desc.operation.into();
+        Error::Aborted {
+            operation,
+            seq: Seq(request.seq),
+            communicator: self.name.to_string(),
+            by: Rank(by as u32),
+            cause,
+        }
     }
 
     pub(crate) fn mismatch(&self, operation: &str, seq: u64, calls: &[(usize, CallInfo)]) -> Error {

@@ -1,7 +1,7 @@
 //! What every operation in flight has: its name, its times, and what is known about its trouble.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::call::{CallDesc, Op};
 use crate::error::CallInfo;
@@ -27,4 +27,15 @@ pub(crate) struct Head {
     /// What ranks call under this number, once somebody contradicted, and when that is decided.
     pub calls: Vec<(usize, CallInfo)>,
     pub verdict: Option<Instant>,
+}
+
+/// How much longer a verdict waits while no call is known that differs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Head {
+    /// When a contradicted operation ends with what is known then.
+    pub(crate) fn verdict_due(&self) -> Option<Instant> {
+        let differ = self.calls.windows(2).any(|pair| pair[0].1 != pair[1].1);
+        self.verdict.map(|at| if differ { at } else { at + PATIENCE })
+    }
 }

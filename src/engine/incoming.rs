@@ -29,6 +29,12 @@ impl Handler for State {
             Sink::Owned(bytes) => self.whole(peer, header, bytes),
             Sink::Discard => {
                 self.consumed(peer, header);
+                if header.kind == Kind::Data
+                    && let Some(index) = self.channel_of(header.channel)
+                {
+                    let from = self.rank_in(index, peer)?;
+                    self.contradicted_past(index, from, header);
+                }
                 Ok(())
             }
         }

@@ -11,7 +11,7 @@ use super::io::{EAGER_MAX, Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
-use crate::error::Error;
+use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
 use crate::rank::{Rank, Seq};
@@ -230,6 +230,7 @@ impl State {
         let Some(request) = op.take_request() else { return };
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
+        let (mut calls, mut aborted) = (Vec::new(), None);
         let mut refusal = channel
             .failed
             .clone()
@@ -237,41 +238,38 @@ impl State {
         if collective {
             channel.called(request.seq, request.desc);
             let late = channel.late.take();
-            let tomb = channel.exhume(request.seq);
-            refusal = refusal.or(late);
-            if let Some(tomb) = tomb {
-                refusal = refusal.or_else(|| Some(self.buried(&request, tomb.by, tomb.verdict)));
+            for tomb in channel.exhume(request.seq) {
+                match tomb.verdict {
+                    Verdict::Contradicted(call) => calls.push((tomb.by, call)),
+                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(&request, tomb.by, cause)),
+                }
             }
+            refusal = refusal.or(late);
         }
         if let Work::Refuse(error) = &request.work {
             refusal = refusal.or_else(|| Some((**error).clone()));
         }
-        if let Some(error) = refusal.or_else(|| self.departed(&request)) {
+        // Whoever gave it up has told all; where ranks disagree, this one has its say as well.
+        let known = refusal.is_none() && calls.is_empty() && aborted.is_some();
+        let aborted = aborted.filter(|_| calls.is_empty());
+        if let Some(error) = refusal.or(aborted).or_else(|| self.departed(&request)) {
             if collective {
                 self.drop_kept(&request);
-                self.publish_failure(request.channel, request.seq, &error);
+                self.tell_failed(request.channel, request.seq);
+                if !known {
+                    self.publish_failure(request.channel, request.seq, &error);
+                }
             }
             let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
             self.ended.push(Ended { op, key: RunKey::default(), outcome, forget: false });
             return;
         }
-        self.launch(op, request);
+        self.launch(op, request, calls);
     }
 
-    fn buried(&mut self, request: &Request, by: usize, verdict: Verdict) -> Error {
-        let Some(channel) = &self.channels[request.channel] else { return Error::Closed(String::new()) };
-        match verdict {
-            Verdict::Aborted(cause) => Error::Aborted {
-                operation: request.desc.operation.into(),
-                seq: Seq(request.seq),
-                communicator: channel.name.to_string(),
-                by: Rank(by as u32),
-                cause,
-            },
-            Verdict::Contradicted(call) => {
-                let calls = [(channel.rank, request.desc.info()), (by, call)];
-                channel.mismatch(request.desc.operation, request.seq, &calls)
-            }
+    fn tell_failed(&mut self, channel: usize, seq: u64) {
+        if let Some(channel) = self.channels[channel].as_mut() {
+            channel.told(seq);
         }
     }
 
@@ -314,7 +312,7 @@ impl State {
         }
     }
 
-    fn launch(&mut self, op: Arc<Op>, request: Request) {
+    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Slot { generation: 0, flight: None });
             (self.flights.len() - 1) as u32
@@ -353,6 +351,7 @@ impl State {
                 }
                 self.flights[index as usize].flight = Some(Flight::Collective(run));
                 self.adopt(key, request.channel, request.seq);
+                self.contradict(key, calls);
                 self.step(key);
             }
             Work::Send { to } => self.launch_send(head, to, request.parts),
@@ -484,7 +483,8 @@ impl State {
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
         }
-        if complete {
+        // A result that came about although ranks disagree is none.
+        if complete && self.flight(key).is_some_and(|flight| flight.head().verdict.is_none()) {
             self.finish(key, Ok(()));
         }
         moved
@@ -540,7 +540,12 @@ impl State {
         let members = head.members.clone();
         if let Some(channel) = self.channels[head.channel].as_mut() {
             match &flight {
-                Flight::Collective(_) => channel.inflight.retain(|(_, of)| *of != key),
+                Flight::Collective(_) => {
+                    channel.inflight.retain(|(_, of)| *of != key);
+                    if forget {
+                        channel.told(head.seq);
+                    }
+                }
                 Flight::Point(point) => channel.matching[point.peer].forget(key),
             }
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Tomb, Verdict};
+use super::channel::{Past, Tomb, Verdict};
 use super::point::Unexpected;
 use super::state::{Flight, STALL, Standing, State};
 use super::status::{Current, Status};
@@ -43,7 +43,7 @@ impl State {
             }
             if head.op.is_cancelled() {
                 self.cancel(key);
-            } else if head.verdict.is_some_and(|at| now >= at) {
+            } else if head.verdict_due().is_some_and(|at| now >= at) {
                 self.decide(key);
             } else if now >= head.deadline {
                 self.expire(key);
@@ -53,7 +53,7 @@ impl State {
                 }
                 let Some(flight) = self.flight(key) else { continue };
                 let head = flight.head();
-                let due = head.deadline.min(head.remark).min(head.verdict.unwrap_or(head.deadline));
+                let due = head.deadline.min(head.remark).min(head.verdict_due().unwrap_or(head.deadline));
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
         }
@@ -99,8 +99,8 @@ impl State {
 
     /// A frame for a number that is over here, with another digest than ours had.
     pub(crate) fn contradicted_past(&mut self, index: usize, from: usize, header: &Header) {
-        let Some(channel) = &self.channels[index] else { return };
-        let Some(desc) = channel.past_call(header.number) else { return };
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let Some(desc) = channel.past_call(header.number).map(|past| past.desc) else { return };
         if header.digest == desc.digest() || header.digest == 0 {
             return;
         }
@@ -121,22 +121,15 @@ impl State {
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let seq = header.number;
         if let Some(key) = channel.flight(seq) {
-            let ranks = channel.members.len();
-            self.contradicted(key);
-            let Some(flight) = self.flight(key) else { return Ok(()) };
-            let calls = &mut flight.head_mut().calls;
-            if calls.iter().all(|(rank, _)| *rank != from) {
-                calls.push((from, call));
-            }
-            if calls.len() == ranks {
-                self.decide(key);
-            }
+            self.contradict(key, vec![(from, call)]);
         } else if seq >= channel.called {
             channel.bury(Tomb { seq, by: from, verdict: Verdict::Contradicted(call) });
-        } else if let Some(desc) = channel.past_call(seq).copied() {
-            if desc.info() != call && channel.late.is_none() {
+        } else if let Some(Past { desc, told, .. }) = channel.past_call(seq).copied() {
+            if desc.info() != call && !told {
+                channel.told(seq);
                 let calls = [(channel.rank, desc.info()), (from, call)];
-                channel.late = Some(channel.mismatch(desc.operation, seq, &calls));
+                let late = channel.mismatch(desc.operation, seq, &calls);
+                channel.late.get_or_insert(late);
             }
             if header.flags & ASK != 0 {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
@@ -144,6 +137,24 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Others have told what they call under the number of this operation; what somebody called is known then.
+    pub(crate) fn contradict(&mut self, key: RunKey, told: Vec<(usize, CallInfo)>) {
+        if told.is_empty() {
+            return;
+        }
+        self.contradicted(key);
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        for (from, call) in told {
+            if head.calls.iter().all(|(rank, _)| *rank != from) {
+                head.calls.push((from, call));
+            }
+        }
+        if head.calls.len() == head.members.len() {
+            self.decide(key);
+        }
     }
 
     fn decide(&mut self, key: RunKey) {
@@ -197,8 +208,10 @@ impl State {
         let head = flight.head();
         let (operation, seq, index) = (head.desc.operation.to_string(), Seq(head.seq), head.channel);
         let communicator = self.name(index);
+        let me = self.channels[index].as_ref().map_or(0, |channel| channel.rank);
         let error = match cause.clone() {
-            Cause::Deadline(report) => Error::Deadline(report),
+            // Who was waited for sees that somebody gave up, whether he has called by then or not.
+            Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
             Cause::Lost { rank, host, cause } => {
                 Error::PeerLost { operation, seq, communicator, rank, host, cause }
             }
@@ -306,6 +319,10 @@ impl State {
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
             let head = flight.head();
+            if head.verdict.is_some() {
+                // It may be gone because ranks disagree: that is told, soon.
+                continue;
+            }
             let (operation, seq) = (head.desc.operation, head.seq);
             let collective = matches!(flight, Flight::Collective(_));
             let error = error(operation, seq);
@@ -389,10 +406,11 @@ impl State {
         let (communicator, host) = (channel.name.to_string(), self.peers[peer].label.clone());
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
-            if !flight.waits_for().contains(&rank) {
+            let head = flight.head();
+            // Where ranks disagree, that is what is told; it may be why this one leaves.
+            if head.verdict.is_some() || !flight.waits_for().contains(&rank) {
                 continue;
             }
-            let head = flight.head();
             let error = Error::PeerLost {
                 operation: head.desc.operation.into(),
                 seq: Seq(head.seq),
@@ -511,14 +529,14 @@ impl State {
             (Rank(*rank as u32), state)
         });
         let mut cause = cycle;
-        if cause.is_empty()
-            && let (Some(tag), "recv") = (tag, call.operation.as_str())
+        if let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
         {
-            cause = format!(
+            let tags = format!(
                 "rank {} sends tag {} and this waits for tag {tag}: do the tags differ?",
                 waits[0], other.tag
             );
+            cause = if cause.is_empty() { tags } else { format!("{tags}; {cause}") };
         }
         Some(Report {
             operation: if point { call.to_string() } else { call.operation },

@@ -1,0 +1,329 @@
+//! Ranks that come late or never: the others are told who, where he is, and why; afterwards all go on.
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use common::{LINKS, assert_usable, class, world};
+use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report};
+
+const DEADLINE: Duration = Duration::from_millis(700);
+
+fn report<B>(result: Result<B, OpError<B>>, context: &str) -> Report {
+    let error = Error::from(result.map(drop).map_err(|error| error.error).expect_err(context));
+    let Error::Deadline(report) = error else { panic!("{context}: {} {error}", class(&error)) };
+    *report
+}
+
+#[test]
+fn one_rank_that_never_calls_is_named_by_all_others() {
+    for link in LINKS {
+        for n in [2, 3, 5] {
+            let end = Arc::new(Barrier::new(n));
+            world(link, n, move |mut comm| {
+                let me = comm.rank();
+                let late = Rank(n as u32 - 1);
+                assert_usable(&mut comm);
+                if me != late {
+                    comm.set_deadline(DEADLINE);
+                    let context = format!("{link:?} n {n} rank {me}");
+                    let report = report(comm.all_reduce(vec![1f32; 5000], ReduceOp::Sum).wait(), &context);
+                    assert_eq!(report.late, [late], "{context}: {report}");
+                    assert_eq!(
+                        (report.operation.as_str(), report.seq.0),
+                        ("all_reduce", 1),
+                        "{context}: {report}"
+                    );
+                    assert_eq!(report.states.len(), 1, "{context}: {report}");
+                    assert!(report.states[0].1.contains("has not called #1"), "{context}: {report}");
+                }
+                end.wait();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_late_rank_meets_what_the_others_decided_and_all_go_on() {
+    for link in LINKS {
+        let n = 8;
+        let given_up = Arc::new(Barrier::new(n));
+        world(link, n, move |mut comm| {
+            let me = comm.rank();
+            let context = format!("{link:?} rank {me}");
+            for _ in 0..17 {
+                assert_usable(&mut comm);
+            }
+            if me == Rank(5) {
+                given_up.wait();
+                let error = comm.all_reduce(vec![1u8; 300], ReduceOp::Max).wait().unwrap_err();
+                assert_eq!(class(&error.error), "aborted", "{context}: {error}");
+                assert_eq!(error.buffer, Some(vec![1u8; 300]), "{context}");
+                assert!(error.to_string().contains("#17"), "{context}: {error}");
+            } else {
+                comm.set_deadline(DEADLINE);
+                let report = report(comm.all_reduce(vec![1u8; 300], ReduceOp::Max).wait(), &context);
+                comm.set_deadline(common::GENEROUS);
+                assert_eq!(report.late, [Rank(5)], "{context}: {report}");
+                assert_eq!(report.seq.0, 17, "{context}: {report}");
+                assert_eq!(report.states[0].0, Rank(5), "{context}: {report}");
+                assert!(report.states[0].1.contains("has not called #17"), "{context}: {report}");
+                given_up.wait();
+            }
+            assert_usable(&mut comm);
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+/// The same for every collective, and for vectors of which parts have been exchanged.
+#[test]
+fn no_collective_waits_for_ever() {
+    type Call = fn(&mut Communicator) -> Result<(), Error>;
+    const CALLS: [(&str, Call); 6] = [
+        ("barrier", |comm| comm.barrier().wait().map(drop).map_err(Error::from)),
+        ("all_gather", |comm| comm.all_gather(vec![0u64; 3000]).wait().map(drop).map_err(Error::from)),
+        ("reduce_scatter", |comm| {
+            comm.reduce_scatter(vec![0f64; 90_000], ReduceOp::Sum).wait().map(drop).map_err(Error::from)
+        }),
+        ("all_reduce", |comm| {
+            comm.all_reduce(vec![0f32; 1 << 20], ReduceOp::Sum).wait().map(drop).map_err(Error::from)
+        }),
+        ("broadcast", |comm| {
+            comm.broadcast(vec![0u8; 1 << 20], Rank(2)).wait().map(drop).map_err(Error::from)
+        }),
+        ("broadcast", |comm| comm.broadcast(vec![0u8; 10], Rank(2)).wait().map(drop).map_err(Error::from)),
+    ];
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(3));
+        world(link, 3, move |mut comm| {
+            for (operation, call) in CALLS {
+                let context = format!("{link:?} {operation} rank {}", comm.rank());
+                if comm.rank() == Rank(2) {
+                    step.wait();
+                    // A root has all it needs; for the others the number is over.
+                    match call(&mut comm) {
+                        Ok(()) => assert_eq!(operation, "broadcast", "{context}"),
+                        Err(error) => assert_eq!(class(&error), "aborted", "{context}: {error}"),
+                    }
+                } else {
+                    comm.set_deadline(Duration::from_millis(300));
+                    let error = call(&mut comm).expect_err(&context);
+                    comm.set_deadline(common::GENEROUS);
+                    let Error::Deadline(report) = &error else {
+                        panic!("{context}: {} {error}", class(&error))
+                    };
+                    assert_eq!(
+                        (report.operation.as_str(), &report.late[..]),
+                        (operation, &[Rank(2)][..]),
+                        "{context}: {error}"
+                    );
+                    step.wait();
+                }
+                assert_usable(&mut comm);
+                step.wait();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_timeout_gives_the_buffer_back_and_names_the_late_rank() {
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(2));
+        world(link, 2, move |mut comm| {
+            for count in [3usize, 500_000] {
+                if comm.rank() == Rank(0) {
+                    let reduced =
+                        comm.all_reduce(vec![7u16; count], ReduceOp::Sum).timeout(Duration::from_millis(250));
+                    let error = reduced.wait().unwrap_err();
+                    let Error::Deadline(report) = &error.error else { panic!("{link:?}: {error}") };
+                    assert_eq!(report.late, [Rank(1)], "{link:?}: {error}");
+                    assert_eq!(error.buffer.expect("nobody reads it").len(), count);
+                    step.wait();
+                } else {
+                    step.wait();
+                    let error = comm.all_reduce(vec![7u16; count], ReduceOp::Sum).wait().unwrap_err();
+                    assert_eq!(class(&error.error), "aborted", "{link:?}: {error}");
+                }
+                assert_usable(&mut comm);
+            }
+        });
+    }
+}
+
+#[test]
+fn who_cancels_is_told_so_and_the_others_who_cancelled() {
+    for link in LINKS {
+        for count in [3usize, 500_000] {
+            let step = Arc::new(Barrier::new(3));
+            world(link, 3, move |mut comm| {
+                let context = format!("{link:?} {count} rank {}", comm.rank());
+                if comm.rank() == Rank(0) {
+                    // The third never calls: the operation can't end before it is cancelled.
+                    let reduced = comm.all_reduce(vec![7u16; count], ReduceOp::Sum);
+                    reduced.cancel();
+                    let error = reduced.wait().unwrap_err();
+                    assert_eq!(class(&error.error), "cancelled", "{context}: {error}");
+                    assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(count), "{context}");
+                    step.wait();
+                } else {
+                    if comm.rank() == Rank(2) {
+                        step.wait();
+                    }
+                    let error = comm.all_reduce(vec![7u16; count], ReduceOp::Sum).wait().unwrap_err();
+                    let Error::Aborted { by, .. } = &error.error else { panic!("{context}: {error}") };
+                    assert_eq!(*by, Rank(0), "{context}: {error}");
+                    if comm.rank() == Rank(1) {
+                        step.wait();
+                    }
+                }
+                assert_usable(&mut comm);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_receive_with_another_tag_is_told_which_tag_comes() {
+    for link in LINKS {
+        for count in [3usize, 100_000] {
+            world(link, 2, move |mut comm| {
+                if comm.rank() == Rank(0) {
+                    let sent = comm.send(Rank(1), 6, vec![1u32; count]);
+                    assert_usable(&mut comm);
+                    sent.wait().unwrap();
+                } else {
+                    let received = comm.recv(Rank(0), 9, vec![0u32; count]).timeout(DEADLINE);
+                    let report = report(received.wait(), "another tag");
+                    assert_eq!(report.late, [Rank(0)], "{link:?}: {report}");
+                    assert!(
+                        report.cause.contains("tag 6") && report.cause.contains("tag 9"),
+                        "{link:?}: {report}"
+                    );
+                    assert_usable(&mut comm);
+                    assert_eq!(comm.recv(Rank(0), 6, vec![0u32; count]).wait().unwrap(), vec![1; count]);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn receives_that_wait_for_each_other_are_named_as_a_cycle() {
+    for link in LINKS {
+        for n in [2, 3] {
+            let end = Arc::new(Barrier::new(n));
+            world(link, n, move |mut comm| {
+                let from = Rank((comm.rank().0 + 1) % n as u32);
+                // All report before any of them gives up and leaves the cycle.
+                let limit = DEADLINE + Duration::from_millis(300);
+                let report = report(comm.recv(from, 1, vec![0u8]).timeout(limit).wait(), "nobody sends");
+                assert_eq!(report.late, [from], "{link:?} n {n}: {report}");
+                assert!(report.operation.starts_with("recv("), "{report}");
+                let cycle = report.cause.contains("wait for each other");
+                let told = comm.all_reduce(vec![u32::from(cycle)], ReduceOp::Max).wait().unwrap();
+                assert_eq!(told, [1], "{link:?} n {n}: {report}");
+                assert_usable(&mut comm);
+                end.wait();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_dropped_future_lets_the_others_finish() {
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let me = comm.rank().0;
+            for round in 0..50u32 {
+                let count = if round % 2 == 0 { 10 } else { 200_000 };
+                let reduced = comm.all_reduce(vec![me + round; count], ReduceOp::Sum);
+                if round % 3 == me {
+                    drop(reduced);
+                } else {
+                    assert_eq!(reduced.wait().unwrap(), vec![3 + 3 * round; count], "{link:?} round {round}");
+                }
+            }
+            let mut borrowed = vec![me; 20_000];
+            drop(comm.all_reduce(&mut borrowed, ReduceOp::Sum));
+            assert_eq!(borrowed, vec![me; 20_000], "a dropped borrow is left as it was");
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn a_world_of_one() {
+    for link in LINKS {
+        world(link, 1, |mut comm| {
+            for count in [0usize, 1, 1000, 1 << 20] {
+                let own: Vec<f32> = (0..count).map(|index| index as f32).collect();
+                for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg] {
+                    assert_eq!(comm.all_reduce(own.clone(), op).wait().unwrap(), own);
+                    assert_eq!(comm.reduce_scatter(own.clone(), op).wait().unwrap(), own);
+                }
+                assert_eq!(comm.broadcast(own.clone(), Rank(0)).wait().unwrap(), own);
+                assert_eq!(comm.all_gather(own.clone()).wait().unwrap(), own);
+            }
+            comm.barrier().wait().unwrap();
+            let never =
+                comm.recv(Rank(0), 1, vec![0u8]).timeout(Duration::from_millis(100)).wait().unwrap_err();
+            assert_eq!(class(&never.error), "deadline");
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn ten_thousand_operations_one_after_another() {
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            let me = comm.rank().0;
+            let mut buffer = vec![0u32; 2];
+            for round in 0..10_000u32 {
+                buffer.fill(me + round);
+                buffer = comm.all_reduce(buffer, ReduceOp::Sum).wait().unwrap();
+                assert_eq!(buffer, [1 + 2 * round; 2], "{link:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn alternating_kinds_and_sizes() {
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let me = comm.rank().0;
+            for round in 0..600u32 {
+                let count = [1usize, 30, 3000, 60_000][round as usize % 4];
+                match round % 5 {
+                    0 => assert_eq!(
+                        comm.all_reduce(vec![me; count], ReduceOp::Sum).wait().unwrap(),
+                        vec![3; count]
+                    ),
+                    1 => {
+                        let root = round % 3;
+                        let got = comm.broadcast(vec![me * 100 + round; count], Rank(root)).wait().unwrap();
+                        assert_eq!(got, vec![root * 100 + round; count]);
+                    }
+                    2 => {
+                        let got = comm.all_gather(vec![me + round; 3 * count]).wait().unwrap();
+                        assert!(
+                            got.iter()
+                                .enumerate()
+                                .all(|(index, value)| *value == (index / count) as u32 + round)
+                        );
+                    }
+                    3 => {
+                        let got =
+                            comm.reduce_scatter(vec![me + round; 3 * count], ReduceOp::Max).wait().unwrap();
+                        assert!(got[me as usize * count..][..count].iter().all(|value| *value == 2 + round));
+                    }
+                    _ => drop(comm.barrier().wait().unwrap()),
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,217 @@
+//! Messages between two ranks: matching, order, back-pressure.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LINKS, Random, WATCHDOG, assert_usable, class, connect, world};
+use futures_util::future::join_all;
+use hcomm::{Buffer, Communicator, Error, Rank};
+
+fn current_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn tags_are_found_in_any_order() {
+    for link in LINKS {
+        for count in [1usize, 5_000, 60_000] {
+            world(link, 2, move |comm| {
+                let message = |tag: u32| vec![tag; count];
+                if comm.rank() == Rank(0) {
+                    let sent: Vec<_> = (0..5u32).map(|tag| comm.send(Rank(1), tag, message(tag))).collect();
+                    sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+                } else {
+                    for tag in [3u32, 1, 4, 0, 2] {
+                        let got = comm.recv(Rank(0), tag, vec![0u32; count]).wait().unwrap();
+                        assert_eq!(got, message(tag), "{link:?} {count} × tag {tag}");
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Every other future is dropped right away: its message goes all the same, and no other is disturbed.
+#[test]
+fn dropped_futures_do_not_disturb_others() {
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            for seed in 0..60u64 {
+                let (me, other) = (comm.rank().0, Rank(1 - comm.rank().0));
+                let sizes: Vec<usize> = {
+                    let mut random = Random(seed);
+                    (0..100).map(|_| [0, 1, 100, 2000, 20_000][random.below(5)]).collect()
+                };
+                let mut random = Random(seed * 2 + u64::from(me) + 1);
+                let mut tags: Vec<u32> = (0..100).collect();
+                random.shuffle(&mut tags);
+                let keep = |tag: u32| (u64::from(tag) + seed) % 2 == 0;
+                let mut sent = Vec::new();
+                let mut received = Vec::new();
+                for tag in &tags {
+                    let size = sizes[*tag as usize];
+                    let send = comm.send(other, *tag, vec![*tag + me * 1000; size]);
+                    let recv = comm.recv(other, *tag, vec![0u32; size]);
+                    if keep(*tag) {
+                        sent.push(send);
+                        received.push((*tag, recv));
+                    }
+                }
+                random.shuffle(&mut received);
+                for (tag, recv) in received {
+                    let got = recv.wait().unwrap();
+                    assert_eq!(
+                        got,
+                        vec![tag + other.0 * 1000; sizes[tag as usize]],
+                        "{link:?} seed {seed} tag {tag}"
+                    );
+                }
+                sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            }
+            // What was detached has its messages, too: nothing is left over that a later receive could find.
+            let (other, me) = (Rank(1 - comm.rank().0), comm.rank().0);
+            let sent = comm.send(other, 7, vec![me; 3]);
+            assert_eq!(comm.recv(other, 7, vec![9u32; 3]).wait().unwrap(), [other.0; 3]);
+            sent.wait().unwrap();
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn messages_with_one_tag_keep_their_order_whatever_their_sizes() {
+    const SIZES: [usize; 8] = [0, 1, 0, 100_000, 0, 16_384, 16_385, 0];
+    for link in LINKS {
+        world(link, 2, move |comm| {
+            if comm.rank() == Rank(0) {
+                let sent: Vec<_> =
+                    (0..400).map(|i| comm.send(Rank(1), 1, vec![i as u32; SIZES[i % 8]])).collect();
+                sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            } else {
+                for i in 0..400 {
+                    let got = comm.recv(Rank(0), 1, vec![u32::MAX; SIZES[i % 8]]).wait().unwrap();
+                    assert_eq!(got, vec![i as u32; SIZES[i % 8]], "{link:?} message {i}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn messages_to_oneself_in_both_orders() {
+    for link in LINKS {
+        for n in [1, 2] {
+            world(link, n, move |mut comm| {
+                let me = comm.rank();
+                for count in [0usize, 1, 1000, 1 << 20] {
+                    let sent = comm.send(me, 1, vec![7u32; count]);
+                    assert_eq!(comm.recv(me, 1, vec![0u32; count]).wait().unwrap(), vec![7; count]);
+                    sent.wait().unwrap();
+                    let received = comm.recv(me, 2, vec![0u32; count]);
+                    let sent = comm.send(me, 2, vec![8u32; count]);
+                    let (got, sent) = current_thread().block_on(async { tokio::join!(received, sent) });
+                    assert_eq!(got.unwrap(), vec![8; count]);
+                    sent.unwrap();
+                }
+                let first = comm.send(me, 1, vec![1u8]);
+                let second = comm.send(me, 2, vec![2u8]);
+                let third = comm.send(me, 1, vec![3u8]);
+                for (tag, expected) in [(2u32, 2u8), (1, 1), (1, 3)] {
+                    assert_eq!(comm.recv(me, tag, vec![0u8]).wait().unwrap(), [expected]);
+                }
+                [first, second, third].into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+                assert_usable(&mut comm);
+            });
+        }
+    }
+}
+
+/// Futures may be kept: offers wait, not payload, and the receiver takes all of them in order.
+#[test]
+fn many_sends_in_flight_arrive_in_order() {
+    for link in LINKS {
+        world(link, 2, move |comm| {
+            const MESSAGES: usize = 10_000;
+            if comm.rank() == Rank(0) {
+                let sent: Vec<_> = (0..MESSAGES).map(|i| comm.send(Rank(1), 1, vec![i as u32; 16])).collect();
+                sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            } else {
+                std::thread::sleep(Duration::from_millis(200));
+                for i in 0..MESSAGES {
+                    assert_eq!(
+                        comm.recv(Rank(0), 1, vec![0u32; 16]).wait().unwrap(),
+                        [i as u32; 16],
+                        "{link:?}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_ring_of_large_messages_on_one_thread() {
+    const BYTES: usize = 64 << 20;
+    for link in LINKS {
+        let n = 3;
+        let ranks = connect(link, n);
+        let ring = ranks.into_iter().map(|comm: Communicator| async move {
+            let (me, n) = (comm.rank().0, comm.size() as u32);
+            let mut buffer = Buffer::<u8>::zeroed(BYTES);
+            buffer[BYTES - 1] = me as u8 + 1;
+            let sent = comm.send(Rank((me + 1) % n), 1, buffer);
+            let before = Rank((me + n - 1) % n);
+            let got = comm.recv(before, 1, Buffer::<u8>::zeroed(BYTES)).await.unwrap();
+            sent.await.unwrap();
+            assert_eq!((got[0], got[BYTES - 1]), (0, before.0 as u8 + 1));
+        });
+        current_thread().block_on(async { tokio::time::timeout(WATCHDOG, join_all(ring)).await.unwrap() });
+    }
+}
+
+#[test]
+fn a_message_that_does_not_fit_is_an_error_on_both_sides_and_only_there() {
+    for link in LINKS {
+        for count in [10usize, 100_000] {
+            world(link, 2, move |mut comm| {
+                if comm.rank() == Rank(0) {
+                    let wrong_count = comm.send(Rank(1), 1, vec![1u32; count]);
+                    let wrong_type = comm.send(Rank(1), 2, vec![1u32; count]);
+                    let right = comm.send(Rank(1), 3, vec![5u32; count]);
+                    right.wait().unwrap();
+                    for sent in [wrong_count, wrong_type] {
+                        // A small one may have left before anybody could object.
+                        if let Err(error) = sent.wait() {
+                            assert_eq!(class(&error.error), "aborted", "{link:?} {count}: {error}");
+                        } else {
+                            assert!(count < 20_000, "{link:?}: a large message that was refused");
+                        }
+                    }
+                } else {
+                    let error = Error::from(comm.recv(Rank(0), 1, vec![0u32; count + 1]).wait().unwrap_err());
+                    let Error::Mismatch { calls, .. } = &error else { panic!("{link:?} {count}: {error}") };
+                    assert_eq!(calls[0].1.count, count as u64, "{error}");
+                    assert_eq!(calls[1].1.count, count as u64 + 1, "{error}");
+                    let error = Error::from(comm.recv(Rank(0), 2, vec![0f32; count]).wait().unwrap_err());
+                    assert_eq!(class(&error), "mismatch", "{link:?} {count}: {error}");
+                    assert_eq!(comm.recv(Rank(0), 3, vec![0u32; count]).wait().unwrap(), vec![5; count]);
+                }
+                assert_usable(&mut comm);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_an_error_at_once() {
+    for mut comm in connect(LINKS[0], 2) {
+        let error = comm.send(Rank(2), 1, vec![0u8]).wait().unwrap_err();
+        assert_eq!(class(&error.error), "invalid argument");
+        assert_eq!(error.buffer, Some(vec![0u8]));
+        let error = comm.recv(Rank(7), 1, vec![0u8]).wait().unwrap_err();
+        assert_eq!(class(&error.error), "invalid argument");
+        let error = comm.all_gather(vec![0u8; 3]).wait().unwrap_err();
+        assert_eq!(class(&error.error), "invalid argument");
+    }
+}
