@@ -1,4 +1,72 @@
-//! Collective communication for Rust.
+//! Collective communication: ranks that sum, gather and share vectors, as an async library.
+//!
+//! A *rank* is one participant: a process, or a thread or task of one. Ranks form a [`Communicator`], which is an
+//! ordered stream of calls: all ranks call the same operations in the same order, each with its own part of the data.
+//! Three types matter: [`Communicator`], whose methods are the operations; [`Operation`], the future of a call; and
+//! [`Buffer`], memory for the fastest paths, where a `Vec` or a slice does as well.
+//!
+//! # Ranks in one process
+//!
+//! [`Communicator::local`] makes them, one thread each here; several as tasks of one runtime work too.
+//!
+//! ```
+//! use hcomm::{Communicator, OpError, ReduceOp};
+//!
+//! async fn step(mut comm: Communicator) -> Result<Vec<f32>, OpError<Vec<f32>>> {
+//!     let gradient = vec![comm.rank().0 as f32; 1000];
+//!     comm.all_reduce(gradient, ReduceOp::Avg).await
+//! }
+//!
+//! let ranks: Vec<_> = Communicator::local(3).into_iter().map(|comm| {
+//!     std::thread::spawn(|| {
+//!         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//!         runtime.block_on(step(comm)).unwrap()
+//!     })
+//! }).collect();
+//! for rank in ranks {
+//!     assert_eq!(rank.join().unwrap(), [1.0; 1000]);
+//! }
+//! ```
+//!
+//! # Ranks as processes
+//!
+//! Under `hcomm run -n 4 -- PROGRAM`, or torchrun, each process joins what its environment describes:
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use hcomm::{Buffer, Communicator, Rank, ReduceOp};
+//!
+//! let mut comm = Communicator::from_env().await?;
+//! let mut weights = Buffer::<f32>::zeroed(1 << 20);
+//! weights = comm.broadcast(weights, Rank(0)).await?;
+//! weights = comm.all_reduce(weights, ReduceOp::Sum).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Without a launcher, [`Communicator::builder`] takes rank, world and address.
+//!
+//! # What a call does
+//!
+//! - **It begins at the call**, takes its number then, and goes on whether its future is polled or not. `join!` and
+//!   `select!` can't reorder calls. Whoever awaits drives; a service thread does where nobody does.
+//! - **Buffers come back.** A `Vec`, `Box` or [`Buffer`] is handed in by value, without a copy, and comes back with the
+//!   result, or inside the [`OpError`]. A `&mut [T]` is copied in and out.
+//! - **Dropping the future detaches** the operation: it goes on, and no peer is harmed. [`Operation::cancel`] and
+//!   [`Operation::timeout`] give it up on all ranks.
+//! - **Nothing hangs in silence.** Every wait has a deadline, and its end is an [`Error`] that names who is late, lost,
+//!   or called something else: on all ranks, with the last known state of each.
+//! - **Same bits.** All ranks get identical results, the same from run to run. How sums are associated depends on the
+//!   number of ranks and not on the count, unless [`path::Order::Any`] allows it; [`Communicator::explain`] says more.
+//! - **No thread is needed to wait**, but one that is there can: [`Operation::wait`] and [`blocking`] need no runtime.
+//!
+//! # Algorithms
+//!
+//! What moves, from whom to whom, is a [`path::Plan`]: data, written by a function, and proved before it runs, by playing
+//! all ranks together. [`path`] has the built-in ones, the builder for others, and the proof.
+//!
+//! # Features
+//!
+//! `cli`: the command `hcomm` (`run`, `bench`). The library is the same with and without it.
 
 pub mod buffer;
 pub mod communicator;
@@ -23,3 +91,8 @@ pub use rank::{Rank, Seq, Tag};
 pub fn instruction_set() -> &'static str {
     kernel::level()
 }
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -200,7 +200,8 @@ impl Io {
     }
 
     pub(crate) fn spare(&mut self, bytes: usize) -> Vec<u8> {
-        let mut spare = self.spare.pop().unwrap_or_default();
+        let of_all = || self.hub.as_ref().and_then(|hub| hub.spare());
+        let mut spare = self.spare.pop().or_else(of_all).unwrap_or_default();
         spare.clear();
         spare.resize(bytes, 0);
         spare
@@ -209,8 +210,13 @@ impl Io {
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
         /// Buffers kept for reuse.
         const SPARE_MAX: usize = 64;
-        if self.spare.len() < SPARE_MAX && bytes.capacity() > 0 && bytes.capacity() <= EAGER_MAX {
-            self.spare.push(bytes);
+        if bytes.capacity() == 0 || bytes.capacity() > EAGER_MAX {
+            return;
+        }
+        match &self.hub {
+            Some(hub) => hub.recycle(bytes),
+            None if self.spare.len() < SPARE_MAX => self.spare.push(bytes),
+            None => {}
         }
     }
 

@@ -134,7 +134,9 @@ impl Point {
                 io.lend(world, Class::Fast, header, raw, self.head.key, 0);
             } else {
                 header.length = raw.len() as u32;
-                io.message(world, header, raw.to_vec(), None);
+                let mut bytes = io.spare(raw.len());
+                bytes.copy_from_slice(raw.bytes_ref());
+                io.message(world, header, bytes, None);
                 self.add_done(raw.len());
             }
             return;

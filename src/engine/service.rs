@@ -111,7 +111,7 @@ impl Service {
         let timeout = if news { GRACE.min(timeout) } else { timeout };
         let sets =
             all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
-        Poller::wait_any(std::iter::once(&self.alarm).chain(sets), timeout);
+        self.alarm.wait_any(sets, timeout);
         for watched in all {
             watched.engine.set_watched(false);
         }

@@ -123,7 +123,7 @@ impl Engine {
     /// Begins a call now: what can leave leaves.
     pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
         let shared = &self.shared;
-        let op = shared.free.pop().filter(|op| Arc::strong_count(op) == 1).unwrap_or_default();
+        let op = shared.unused_op();
         op.prepare(request);
         let mut waiting = op.clone();
         while let Err(back) = shared.submissions.push(waiting) {
@@ -190,6 +190,20 @@ thread_local! {
 }
 
 impl Shared {
+    /// A record that nobody else has any more: one that has ended may still be in a list of sleepers.
+    fn unused_op(&self) -> Arc<Op> {
+        /// Records looked at; making another one is cheaper than looking at many.
+        const LOOKS: usize = 8;
+        for _ in 0..LOOKS {
+            match self.free.pop() {
+                Some(op) if Arc::strong_count(&op) == 1 => return op,
+                Some(op) => drop(self.free.push(op)),
+                None => break,
+            }
+        }
+        Arc::default()
+    }
+
     /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut lock(&self.core))

@@ -202,6 +202,14 @@ impl State {
         self.flights.iter().filter_map(|slot| slot.flight.as_ref())
     }
 
+    pub(crate) fn slots(&self) -> usize {
+        self.flights.len()
+    }
+
+    pub(crate) fn key_at(&self, slot: usize) -> Option<RunKey> {
+        self.flights.get(slot)?.flight.as_ref().map(|flight| flight.head().key)
+    }
+
     pub(crate) fn touch(&mut self, key: RunKey) {
         if self.touched.last() != Some(&key) {
             self.touched.push(key);

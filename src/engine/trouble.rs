@@ -32,9 +32,9 @@ pub(crate) enum Cause {
 impl State {
     /// What fell due; returns when to look again.
     pub(crate) fn tick(&mut self) -> Option<Instant> {
-        let keys: Vec<RunKey> = self.flights().map(|flight| flight.head().key).collect();
         let mut next: Option<Instant> = None;
-        for key in keys {
+        for slot in 0..self.slots() {
+            let Some(key) = self.key_at(slot) else { continue };
             let now = self.now;
             let Some(flight) = self.flight(key) else { continue };
             let head = flight.head_mut();

@@ -24,6 +24,8 @@ use crate::buffer::raw::Raw;
 
 /// Messages that wait for one rank at most; senders keep what does not fit.
 const INBOX: usize = 4096;
+/// Small message buffers kept for reuse in one process.
+const SPARE: usize = 256;
 
 /// What one rank of a process sends to another: a frame as on a byte link, or an operation's lease.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) struct Hub {
     ranks: Vec<CachePadded<Port>>,
+    /// Buffers of small messages, reused: who sends takes one, who receives gives it back.
+    spare: ArrayQueue<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,16 @@ impl Hub {
             gone: AtomicBool::new(false),
             waker: OnceLock::new(),
         };
-        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect() })
+        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect(), spare: ArrayQueue::new(SPARE) })
+    }
+
+    pub(crate) fn spare(&self) -> Option<Vec<u8>> {
+        self.spare.pop()
+    }
+
+    pub(crate) fn recycle(&self, bytes: Vec<u8>) {
+        // Too many: freed.
+        let _ = self.spare.push(bytes);
     }
 
     /// Who is woken when something comes for `rank` while it sleeps.

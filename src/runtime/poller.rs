@@ -92,12 +92,30 @@ impl Poller {
         let _ = rustix::event::poll(&mut { fds }, None);
     }
 
-    /// Blocks until something happens in any of the sets, or the time is up. Nothing is taken.
-    pub(crate) fn wait_any<'a>(sets: impl Iterator<Item = &'a Poller>, timeout: Duration) {
+    /// Blocks until something happens in this set or any of the others, or the time is up. Nothing is taken.
+    pub(crate) fn wait_any<'a>(&'a self, others: impl Iterator<Item = &'a Poller>, timeout: Duration) {
+        /// More sets than this at once allocate.
+        const INLINE: usize = 16;
         let limit = timespec(timeout);
-        let mut fds: Vec<PollFd<'_>> =
-            sets.map(|set| PollFd::from_borrowed_fd(set.set.as_fd(), PollFlags::IN)).collect();
-        let _ = rustix::event::poll(&mut fds, Some(&limit));
+        let watch = |set: &'a Poller| PollFd::from_borrowed_fd(set.set.as_fd(), PollFlags::IN);
+        let mut few = [const { None }; INLINE];
+        let mut many = Vec::new();
+        let mut used = 0;
+        for set in std::iter::once(self).chain(others) {
+            match few.get_mut(used) {
+                Some(slot) => *slot = Some(watch(set)),
+                None => many.push(watch(set)),
+            }
+            used += 1;
+        }
+        if many.is_empty() {
+            // Slots that are not used watch this set once more.
+            let mut fds = few.map(|slot| slot.unwrap_or_else(|| watch(self)));
+            let _ = rustix::event::poll(&mut fds[..used], Some(&limit));
+        } else {
+            many.extend(few.into_iter().flatten());
+            let _ = rustix::event::poll(&mut many, Some(&limit));
+        }
     }
 
     /// Whether something has happened that was not taken.

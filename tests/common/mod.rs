@@ -1,0 +1,141 @@
+//! Worlds for tests: ranks as threads of this process, connected by memory or by TCP, under a watchdog.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use hcomm::{Communicator, Error, ReduceOp, Token};
+
+/// How the ranks of a world are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Memory,
+    Tcp,
+}
+
+pub const LINKS: [Link; 2] = [Link::Memory, Link::Tcp];
+
+/// The deadline of operations that are expected to end: only a bug reaches it.
+pub const GENEROUS: Duration = Duration::from_secs(20);
+/// A rank that has not ended by then hangs.
+pub const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A path that no other test uses.
+pub fn meeting_place() -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("hcomm-test-{}-{number}", std::process::id()))
+}
+
+/// Joins a world of processes through a file.
+pub fn join(rank: usize, n: usize, place: &std::path::Path, token: &Token) -> Communicator {
+    Communicator::builder()
+        .rank(rank as u32)
+        .world(n as u32)
+        .file(place)
+        .token(token.clone())
+        .rendezvous_deadline(Duration::from_secs(30))
+        .operation_deadline(GENEROUS)
+        .connect_blocking()
+        .unwrap()
+}
+
+/// The communicators of a world of `n`, in rank order.
+pub fn connect(link: Link, n: usize) -> Vec<Communicator> {
+    if link == Link::Memory {
+        let mut ranks = Communicator::local(n);
+        ranks.iter_mut().for_each(|comm| comm.set_deadline(GENEROUS));
+        return ranks;
+    }
+    let (place, token) = (meeting_place(), Token::random().unwrap());
+    let threads: Vec<_> = (0..n)
+        .map(|rank| {
+            let (place, token) = (place.clone(), token.clone());
+            std::thread::spawn(move || join(rank, n, &place, &token))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Runs `act` as every rank of a world of `n`, each on a thread of its own; results in rank order.
+pub fn world<R: Send + 'static>(
+    link: Link, n: usize, act: impl Fn(Communicator) -> R + Send + Clone + 'static,
+) -> Vec<R> {
+    run(connect(link, n), act)
+}
+
+/// Runs `act` with each of these ranks. A rank that does not end fails the test, instead of hanging it.
+pub fn run<R: Send + 'static>(
+    ranks: Vec<Communicator>, act: impl Fn(Communicator) -> R + Send + Clone + 'static,
+) -> Vec<R> {
+    let (sender, receiver) = mpsc::channel();
+    let n = ranks.len();
+    for (rank, comm) in ranks.into_iter().enumerate() {
+        let (act, sender) = (act.clone(), sender.clone());
+        std::thread::spawn(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(comm)));
+            let _ = sender.send((rank, result));
+        });
+    }
+    let mut results: Vec<Option<R>> = (0..n).map(|_| None).collect();
+    for _ in 0..n {
+        let missing = || results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(rank, _)| rank);
+        let Ok((rank, result)) = receiver.recv_timeout(WATCHDOG) else {
+            panic!("ranks {:?} hang", missing().collect::<Vec<_>>());
+        };
+        results[rank] = Some(result.unwrap_or_else(|_| panic!("rank {rank} of {n} failed; its message is above")));
+    }
+    results.into_iter().flatten().collect()
+}
+
+/// One operation on all ranks, with every element checked.
+pub fn assert_usable(comm: &mut Communicator) {
+    let (rank, n) = (comm.rank().0 as usize, comm.size());
+    let input: Vec<u32> = (0..100).map(|index| (rank * 1000 + index) as u32).collect();
+    let sum = comm.all_reduce(input, ReduceOp::Sum).wait().unwrap();
+    for (index, value) in sum.iter().enumerate() {
+        assert_eq!(*value as usize, n * (n - 1) / 2 * 1000 + n * index, "rank {rank} index {index}");
+    }
+}
+
+/// The class of an error, for comparison across ranks.
+pub fn class(error: &Error) -> &'static str {
+    match error {
+        Error::Mismatch { .. } => "mismatch",
+        Error::Deadline(_) => "deadline",
+        Error::PeerLost { .. } => "peer lost",
+        Error::Aborted { .. } => "aborted",
+        Error::Cancelled { .. } => "cancelled",
+        Error::InvalidArgument { .. } => "invalid argument",
+        Error::Failed { .. } => "failed",
+        Error::Closed(_) => "closed",
+        Error::Protocol { .. } => "protocol",
+        _ => "other",
+    }
+}
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for index in (1..items.len()).rev() {
+            items.swap(index, self.below(index + 1));
+        }
+    }
+}
