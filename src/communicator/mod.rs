@@ -18,6 +18,7 @@ mod point;
 mod prepared;
 mod split;
 
+use std::future::Future;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -114,6 +115,25 @@ impl Communicator {
     /// How long operations may take from now on; 300 s at first. Expiry is an error that names who is late.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
+    }
+
+    /// Ends the use of the communicator in order: ends when all ranks have called it, so that everything sent has
+    /// arrived. All ranks call it, as they call a collective. Dropping the communicator instead waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce`](Self::all_reduce): naming who has not called it, or who is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves without waiting.
+    pub fn close(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        let all_here = self.barrier();
+        async move {
+            all_here.await?;
+            drop(self);
+            Ok(())
+        }
     }
 
     /// How long each phase of set-up took; empty for ranks of one process and for what was split.

@@ -18,6 +18,7 @@ mod incoming;
 mod io;
 mod point;
 pub(crate) mod program;
+mod reports;
 mod run;
 mod service;
 pub(crate) mod shared;

@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     watched: AtomicBool,
     free: ArrayQueue<Arc<Op>>,
     closing: AtomicBool,
+    said_bye: AtomicBool,
 }
 
 /// How an operation's future waits.
@@ -97,6 +98,7 @@ impl Engine {
             watched: AtomicBool::new(false),
             free: ArrayQueue::new(OPS_KEPT),
             closing: AtomicBool::new(false),
+            said_bye: AtomicBool::new(false),
         });
         if let Some(hub) = hub {
             hub.attach(me, Waker::from(shared.clone()));
@@ -173,7 +175,10 @@ impl Engine {
 }
 
 impl Drop for Engine {
+    /// Says goodbye at once if nothing is in flight, since the process may end before any other thread runs. What can't
+    /// be done without waiting is left to the service thread.
     fn drop(&mut self) {
+        self.shared.wind_down(false);
         self.shared.closing.store(true, Ordering::Release);
         service::kick();
     }
@@ -479,25 +484,31 @@ impl Shared {
     }
 
     /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
-    pub(crate) fn wind_down(&self, said_bye: &mut bool, give_up: bool) -> bool {
-        let Ok(mut core) = self.core.try_lock() else { return false };
+    pub(crate) fn wind_down(&self, give_up: bool) -> bool {
+        let mut core = lock(&self.core);
         core.state.now = Instant::now();
-        core.collect();
+        while let Some(op) = self.submissions.pop() {
+            core.state.start(op);
+        }
         core.turn(true);
-        if !*said_bye && (core.state.live == 0 || give_up) {
-            *said_bye = true;
+        if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {
             core.say_bye();
         }
-        if *said_bye && !core.has_outgoing() {
+        let said_bye = self.said_bye();
+        if said_bye && !core.has_outgoing() {
             core.shut_writing();
         }
-        let over = *said_bye && (give_up || !core.has_outgoing() && core.all_left());
+        let over = said_bye && (give_up || !core.has_outgoing() && core.all_left());
         let me = self.me;
         self.unlock_and_wake(core);
         if over && let Some(hub) = &self.hub {
             hub.detach(me);
         }
         over
+    }
+
+    pub(crate) fn said_bye(&self) -> bool {
+        self.said_bye.load(Ordering::Acquire)
     }
 
     /// How long peers are waited for after goodbye.

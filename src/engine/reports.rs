@@ -1,0 +1,182 @@
+//! Waiting long: who is told, what is said, and who is to blame.
+
+use std::time::{Duration, Instant};
+
+use super::state::{Flight, STALL, State};
+use super::status::{Current, Status};
+use super::trouble::{ASK, Cause, decode, encode};
+use crate::error::{Error, Report};
+use crate::link::RunKey;
+use crate::link::frame::{Header, Kind, Outgoing};
+use crate::rank::{Rank, Seq};
+
+/// When a waiting operation tells again where it is: after a second, then with a warning after five, then doubling.
+const REMARKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+impl State {
+    pub(super) fn remark(&mut self, key: RunKey) {
+        let now = self.now;
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        let waited = now.saturating_duration_since(head.started);
+        let after = REMARKS.get(head.remarks as usize).copied().unwrap_or(waited * 2);
+        head.remarks += 1;
+        head.remark = head.started + after.max(waited + STALL);
+        let (index, warn) = (head.channel, waited >= REMARKS[1]);
+        if warn {
+            let report = self.report(key);
+            if let Some(report) = report {
+                tracing::warn!("{report}");
+            }
+        }
+        self.tell_status(index, None);
+    }
+
+    /// Tells the members of a communicator, or one of them, where this rank is.
+    fn tell_status(&mut self, index: usize, to: Option<usize>) {
+        let Some(channel) = &self.channels[index] else { return };
+        let oldest = self
+            .flights()
+            .filter(|flight| flight.head().channel == index)
+            .min_by_key(|flight| flight.head().started);
+        let current = oldest.map(|flight| Current {
+            seq: flight.head().seq,
+            call: flight.head().desc.info(),
+            waits_for: flight.waits_for().into_iter().map(|rank| rank as u32).collect(),
+        });
+        let digest = oldest.map_or(0, |flight| flight.head().digest);
+        let collective = matches!(oldest, Some(Flight::Collective(_)));
+        let unpolled_ms = self.now.saturating_duration_since(self.polled_at).as_millis() as u64;
+        let number = current.as_ref().map_or(channel.called, |current| current.seq);
+        let status = Status { next: channel.called, current, unpolled_ms };
+        let mut header = Header::new(Kind::Status, channel.id, number);
+        // A collective's digest goes along, so that a contradiction is found before any payload shows it.
+        header.digest = if collective { digest } else { 0 };
+        match to {
+            Some(rank) => self.tell(index, rank, Outgoing::with_body(header, encode(&status))),
+            None => {
+                header.flags = ASK;
+                self.broadcast(index, header, &encode(&status));
+            }
+        }
+    }
+
+    pub(crate) fn on_status(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let status: Status = decode(body)?;
+        let now = self.now;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        channel.statuses[from] = Some((now, status));
+        if header.digest != 0 {
+            match channel.flight(header.number) {
+                Some(key) if self.flight(key).is_some_and(|flight| flight.head().digest != header.digest) => {
+                    self.contradicted(key);
+                }
+                Some(_) => {}
+                None => self.contradicted_past(index, from, header),
+            }
+        }
+        if header.flags & ASK != 0 {
+            self.tell_status(index, Some(from));
+        }
+        Ok(())
+    }
+
+    pub(super) fn expire(&mut self, key: RunKey) {
+        let Some(report) = self.report(key) else { return };
+        let Some(flight) = self.flight(key) else { return };
+        let (index, seq) = (flight.head().channel, flight.head().seq);
+        let collective = matches!(flight, Flight::Collective(_));
+        let report = Box::new(report);
+        if collective {
+            self.publish_abort(index, seq, &Cause::Deadline(report.clone()));
+        }
+        self.finish(key, Err(Error::Deadline(report)));
+    }
+
+    /// Everything known about why an operation does not end.
+    pub(crate) fn report(&mut self, key: RunKey) -> Option<Report> {
+        let now = self.now;
+        let flight = self.flight(key)?;
+        let waits = flight.waits_for();
+        let point = matches!(flight, Flight::Point(_));
+        let head = flight.head();
+        let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
+        let tag = head.desc.tag;
+        let channel = self.channels[index].as_ref()?;
+        let (late, cycle) = culprits(channel.rank, &waits, seq, point, &channel.statuses);
+        let states = late.iter().map(|rank| {
+            let state = match &channel.statuses[*rank] {
+                Some((seen, status)) => status.describe(seq, point, *seen, now),
+                None => "has not been heard from: not started, stopped, or cut off".to_string(),
+            };
+            (Rank(*rank as u32), state)
+        });
+        let mut cause = cycle;
+        if let (Some(tag), "recv") = (tag, call.operation.as_str())
+            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
+        {
+            let tags = format!(
+                "rank {} sends tag {} and this waits for tag {tag}: do the tags differ?",
+                waits[0], other.tag
+            );
+            cause = if cause.is_empty() { tags } else { format!("{tags}; {cause}") };
+        }
+        Some(Report {
+            operation: if point { call.to_string() } else { call.operation },
+            seq: Seq(seq),
+            communicator: channel.name.to_string(),
+            rank: Rank(channel.rank as u32),
+            waited: now.saturating_duration_since(started),
+            late: late.iter().map(|rank| Rank(*rank as u32)).collect(),
+            states: states.collect(),
+            cause,
+        })
+    }
+}
+
+/// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.
+fn culprits(
+    me: usize,
+    waits: &[usize],
+    seq: u64,
+    point: bool,
+    statuses: &[Option<(Instant, Status)>],
+) -> (Vec<usize>, String) {
+    let mut late = Vec::new();
+    let mut seen = vec![false; statuses.len()];
+    let mut open: Vec<(usize, Vec<usize>)> = waits.iter().map(|rank| (*rank, vec![me])).collect();
+    while let Some((rank, mut path)) = open.pop() {
+        if path.contains(&rank) {
+            let from = path.iter().position(|of| *of == rank).unwrap_or(0);
+            let names: Vec<String> = path[from..].iter().chain([&rank]).map(usize::to_string).collect();
+            // Ranks of one collective wait for each other in the normal course of things.
+            if point {
+                return (waits.to_vec(), format!("ranks wait for each other: {}", names.join(" → ")));
+            }
+            continue;
+        }
+        if std::mem::replace(&mut seen[rank], true) {
+            continue;
+        }
+        let current = statuses[rank].as_ref().and_then(|(_, status)| status.current.as_ref());
+        match current {
+            Some(current) if (point || current.seq == seq) && !current.waits_for.is_empty() => {
+                path.push(rank);
+                open.extend(current.waits_for.iter().map(|next| (*next as usize, path.clone())));
+            }
+            _ => late.push(rank),
+        }
+    }
+    late.retain(|rank| *rank != me);
+    if late.is_empty() {
+        late = waits.to_vec();
+    }
+    late.sort_unstable();
+    (late, String::new())
+}
