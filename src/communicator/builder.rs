@@ -272,6 +272,9 @@ impl Communicator {
         let facts = facts(members.len() as u32, order);
         let mut comm = Self::open(engine, WORLD, name.into(), all, me, facts, plans);
         comm.phases = phases.into();
+        if let Some(path) = std::env::var_os("HCOMM_REPORT").filter(|path| !path.is_empty()) {
+            comm.report_to(path);
+        }
         if let Some(deadline) = deadline {
             comm.set_deadline(deadline);
         }

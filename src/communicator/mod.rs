@@ -19,6 +19,7 @@ mod prepared;
 mod split;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,6 +140,13 @@ impl Communicator {
     /// How long each phase of set-up took; empty for ranks of one process and for what was split.
     pub fn phases(&self) -> &[(Phase, Duration)] {
         &self.phases
+    }
+
+    /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
+    /// file: what waited for whom, and what each rank was last known to do. `hcomm why FILE` reads it. The file in
+    /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
+    pub fn report_to(&self, path: impl Into<PathBuf>) {
+        self.engine.report_to(path.into());
     }
 
     /// Bytes of staging memory in use at present, and at most so far.

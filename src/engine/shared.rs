@@ -10,8 +10,11 @@
 //! and does not come is noticed by the service thread, which then drives itself.
 
 use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,7 @@ use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::service;
 use crate::buffer::pool::Pool;
+use crate::error::Report;
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
@@ -59,6 +63,8 @@ pub(crate) struct Shared {
     free: ArrayQueue<Arc<Op>>,
     closing: AtomicBool,
     said_bye: AtomicBool,
+    /// Reports are appended here, one JSON object a line.
+    report_to: OnceLock<PathBuf>,
 }
 
 /// How an operation's future waits.
@@ -99,6 +105,7 @@ impl Engine {
             free: ArrayQueue::new(OPS_KEPT),
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
+            report_to: OnceLock::new(),
         });
         if let Some(hub) = hub {
             hub.attach(me, Waker::from(shared.clone()));
@@ -160,6 +167,11 @@ impl Engine {
         self.shared.drive(true);
     }
 
+    /// From now on reports are appended to this file.
+    pub(crate) fn report_to(&self, path: PathBuf) {
+        let _ = self.shared.report_to.set(path);
+    }
+
     /// Gives a call its own limit, from its beginning on.
     pub(crate) fn limit(&self, op: &Arc<Op>, limit: Duration) {
         op.limit(limit);
@@ -209,6 +221,18 @@ impl Shared {
         Arc::default()
     }
 
+    /// Appends one line, in one write, so that ranks of one host may share the file.
+    fn write_report(&self, report: &Report) {
+        let Some(path) = self.report_to.get() else { return };
+        let written = serde_json::to_vec(report).map_err(std::io::Error::other).and_then(|mut line| {
+            line.push(b'\n');
+            OpenOptions::new().create(true).append(true).open(path)?.write_all(&line)
+        });
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "a report could not be written");
+        }
+    }
+
     /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut lock(&self.core))
@@ -256,6 +280,7 @@ impl Shared {
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
+        let reports = std::mem::take(&mut core.state.reports);
         for (index, op) in core.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),
@@ -269,6 +294,9 @@ impl Shared {
             }
         }
         drop(core);
+        for report in reports {
+            self.write_report(&report);
+        }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
                 hub.notify(peer);
