@@ -249,7 +249,7 @@ pub enum Error {
         problem: String,
     },
     /// The communicator failed earlier and can't be used.
-    #[error("communicator \"{communicator}\" has failed: {cause}; rebuild() it")]
+    #[error("communicator \"{communicator}\" has failed: {cause}")]
     Failed {
         /// Its name.
         communicator: String,

@@ -75,8 +75,7 @@ fn between_sockets(ranks: u32) -> Vec<Communicator> {
     let token = Token::random().unwrap();
     let threads: Vec<_> = (0..ranks)
         .map(|rank| {
-            let builder =
-                Communicator::builder().rank(rank).world(ranks).file(&path).token(token.clone());
+            let builder = Communicator::builder().rank(rank).world(ranks).file(&path).token(token.clone());
             std::thread::spawn(move || builder.connect_blocking().unwrap())
         })
         .collect();

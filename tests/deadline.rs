@@ -11,7 +11,7 @@ use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report};
 const DEADLINE: Duration = Duration::from_millis(700);
 
 fn report<B>(result: Result<B, OpError<B>>, context: &str) -> Report {
-    let error = Error::from(result.map(drop).map_err(|error| error.error).expect_err(context));
+    let error = result.map(drop).map_err(|error| error.error).expect_err(context);
     let Error::Deadline(report) = error else { panic!("{context}: {} {error}", class(&error)) };
     *report
 }

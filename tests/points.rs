@@ -163,7 +163,7 @@ fn a_ring_of_large_messages_on_one_thread() {
             let sent = comm.send(Rank((me + 1) % n), 1, buffer);
             let before = Rank((me + n - 1) % n);
             let got = comm.recv(before, 1, Buffer::<u8>::zeroed(BYTES)).await.unwrap();
-            sent.await.unwrap();
+            drop(sent.await.unwrap());
             assert_eq!((got[0], got[BYTES - 1]), (0, before.0 as u8 + 1));
         });
         current_thread().block_on(async { tokio::time::timeout(WATCHDOG, join_all(ring)).await.unwrap() });

@@ -1,10 +1,10 @@
 //! Memory that operations work on: who owns it, and how the engine reaches it.
 //!
-//! - [`owned`]: [`Buffer`], aligned memory for the fastest paths
-//! - [`lend`]: the sealed traits that say which types may be handed to an operation, and what comes back
-//! - [`parts`]: a buffer with its type erased, as an operation holds it
-//! - [`raw`]: a range of memory as the engine sees it; the only place where it is read or written
-//! - [`pool`]: staging memory, bounded and reused
+//! - `owned`: [`Buffer`], aligned memory for the fastest paths
+//! - `lend`: the sealed traits that say which types may be handed to an operation, and what comes back
+//! - `parts`: a buffer with its type erased, as an operation holds it
+//! - `raw`: a range of memory as the engine sees it; the only place where it is read or written
+//! - `pool`: staging memory, bounded and reused
 
 pub(crate) mod lend;
 mod owned;

@@ -25,7 +25,7 @@ use crate::rank::Rank;
 ///     .rank(0)
 ///     .world(4)
 ///     .root("10.0.0.1:29500")
-///     .token("6b…".parse().expect("64 hexadecimal digits"))
+///     .token(hcomm::Token::from_hex(&std::env::var("JOB_TOKEN").expect("the job's secret"))?)
 ///     .connect()
 ///     .await?;
 /// # Ok(()) }
@@ -272,6 +272,9 @@ impl Communicator {
         let facts = facts(members.len() as u32, order);
         let mut comm = Self::open(engine, WORLD, name.into(), all, me, facts, plans);
         comm.phases = phases.into();
+        if let Some(path) = std::env::var_os("HCOMM_REPORT").filter(|path| !path.is_empty()) {
+            comm.report_to(path);
+        }
         if let Some(deadline) = deadline {
             comm.set_deadline(deadline);
         }

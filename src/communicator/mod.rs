@@ -1,13 +1,13 @@
 //! [`Communicator`]: ranks that do things together, and the futures of what they do.
 //!
-//! - [`builder`]: how processes become one
-//! - [`collectives`]: barrier, broadcast, all_reduce, all_gather, reduce_scatter
-//! - [`point`]: send and recv by (peer, tag)
-//! - [`prepared`]: a collective agreed once and run often
-//! - [`split`]: communicators made from communicators
-//! - [`operation`]: the future of all of these
-//! - [`blocking`]: the same on a thread that waits
-//! - [`local`]: ranks in one process
+//! - `builder`: how processes become one
+//! - `collectives`: barrier, broadcast, all_reduce, all_gather, reduce_scatter
+//! - `point`: send and recv by (peer, tag)
+//! - `prepared`: a collective agreed once and run often
+//! - `split`: communicators made from communicators
+//! - `operation`: the future of all of these
+//! - `blocking`: the same on a thread that waits
+//! - `local`: ranks in one process
 
 pub mod blocking;
 mod builder;
@@ -18,6 +18,8 @@ mod point;
 mod prepared;
 mod split;
 
+use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -116,9 +118,35 @@ impl Communicator {
         self.deadline = deadline;
     }
 
+    /// Ends the use of the communicator in order: ends when all ranks have called it, so that everything sent has
+    /// arrived. All ranks call it, as they call a collective. Dropping the communicator instead waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce`](Self::all_reduce): naming who has not called it, or who is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves without waiting.
+    pub fn close(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        let all_here = self.barrier();
+        async move {
+            all_here.await?;
+            drop(self);
+            Ok(())
+        }
+    }
+
     /// How long each phase of set-up took; empty for ranks of one process and for what was split.
     pub fn phases(&self) -> &[(Phase, Duration)] {
         &self.phases
+    }
+
+    /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
+    /// file: what waited for whom, and what each rank was last known to do. `hcomm why FILE` reads it. The file in
+    /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
+    pub fn report_to(&self, path: impl Into<PathBuf>) {
+        self.engine.report_to(path.into());
     }
 
     /// Bytes of staging memory in use at present, and at most so far.

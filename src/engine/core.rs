@@ -21,7 +21,6 @@ pub(crate) struct Core {
     pub state: State,
     links: Vec<Option<Pair>>,
     poller: Poller,
-    said_bye: bool,
     /// Wakers are called by whoever holds no lock.
     pub woken: Vec<Arc<Op>>,
 }
@@ -77,7 +76,7 @@ impl Core {
             links.push(pair);
         }
         let state = State::new(Io::new(me, vias, pool, hub), labels);
-        Ok(Core { state, links, poller, woken: Vec::new(), said_bye: false })
+        Ok(Core { state, links, poller, woken: Vec::new() })
     }
 
     /// Asks the poll set which connections can be read and written again.
@@ -271,11 +270,8 @@ impl Core {
         self.links.iter().any(Option::is_some)
     }
 
-    /// Says goodbye to all peers, on both connections, once.
+    /// Says goodbye to all peers, on both connections.
     pub(crate) fn say_bye(&mut self) {
-        if std::mem::replace(&mut self.said_bye, true) {
-            return;
-        }
         let header = Header::new(Kind::Bye, 0, 0);
         for (peer, pair) in self.links.iter_mut().enumerate() {
             if let Some(pair) = pair

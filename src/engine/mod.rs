@@ -1,13 +1,13 @@
 //! WHEN each step runs: operations in flight, and who moves them.
 //!
-//! - [`shared`]: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking
-//! - [`service`]: the one thread per process that keeps deadlines and drives when nobody else does
-//! - [`core`]: state and links together: one turn moves all that can move
-//! - [`state`]: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
-//!   and [`report`]: how it is told
-//! - [`run`]: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
-//! - [`channel`]: a communicator's numbers and memory; [`status`]: how far ranks are
-//! - [`io`]: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
+//! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking
+//! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
+//! - `core`: state and links together: one turn moves all that can move
+//! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
+//!   and [`reports`]: how it is told
+//! - `run`: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
+//! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
+//! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
 
@@ -19,7 +19,7 @@ mod incoming;
 mod io;
 mod point;
 pub(crate) mod program;
-mod report;
+mod reports;
 mod run;
 mod service;
 pub(crate) mod shared;

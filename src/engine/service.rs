@@ -73,8 +73,7 @@ struct Watched {
     /// The thread drives in the user's place.
     taken_over: bool,
     due: Option<Instant>,
-    said_bye: bool,
-    closing_since: Option<Instant>,
+    bye_since: Option<Instant>,
 }
 
 impl Service {
@@ -127,8 +126,7 @@ impl Watched {
             watching: false,
             taken_over: false,
             due: None,
-            said_bye: false,
-            closing_since: None,
+            bye_since: None,
         }
     }
 
@@ -166,18 +164,15 @@ impl Watched {
     }
 
     fn wind_down(&mut self, now: Instant) -> (bool, Instant) {
-        let since = *self.closing_since.get_or_insert(now);
         self.watching = true;
         let due = self.engine.serve(now, true).flatten();
-        let bye_since = if self.said_bye { since } else { now };
-        let give_up = self.said_bye && now - bye_since > Shared::LINGER;
-        let before = self.said_bye;
-        let over = self.engine.wind_down(&mut self.said_bye, give_up);
-        if self.said_bye && !before {
-            self.closing_since = Some(now);
+        // Before goodbye the operations' own deadlines bound the wait.
+        let since = *self.bye_since.get_or_insert(now);
+        if !self.engine.said_bye() {
+            self.bye_since = None;
         }
-        let next =
-            if self.said_bye { now + Duration::from_millis(20) } else { now + Duration::from_millis(50) };
+        let over = self.engine.wind_down(self.bye_since.is_some() && now - since > Shared::LINGER);
+        let next = now + Duration::from_millis(20);
         (!over, due.map_or(next, |due| due.min(next)).max(now + GRACE))
     }
 }

@@ -10,8 +10,11 @@
 //! and does not come is noticed by the service thread, which then drives itself.
 
 use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,7 @@ use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::service;
 use crate::buffer::pool::Pool;
+use crate::error::Report;
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
@@ -58,6 +62,9 @@ pub(crate) struct Shared {
     watched: AtomicBool,
     free: ArrayQueue<Arc<Op>>,
     closing: AtomicBool,
+    said_bye: AtomicBool,
+    /// Reports are appended here, one JSON object a line.
+    report_to: OnceLock<PathBuf>,
 }
 
 /// How an operation's future waits.
@@ -97,6 +104,8 @@ impl Engine {
             watched: AtomicBool::new(false),
             free: ArrayQueue::new(OPS_KEPT),
             closing: AtomicBool::new(false),
+            said_bye: AtomicBool::new(false),
+            report_to: OnceLock::new(),
         });
         if let Some(hub) = hub {
             hub.attach(me, Waker::from(Arc::new(Bell(Arc::downgrade(&shared)))));
@@ -158,6 +167,11 @@ impl Engine {
         self.shared.drive(true);
     }
 
+    /// From now on reports are appended to this file.
+    pub(crate) fn report_to(&self, path: PathBuf) {
+        let _ = self.shared.report_to.set(path);
+    }
+
     /// Gives a call its own limit, from its beginning on.
     pub(crate) fn limit(&self, op: &Arc<Op>, limit: Duration) {
         op.limit(limit);
@@ -173,9 +187,11 @@ impl Engine {
 }
 
 impl Drop for Engine {
+    /// Says goodbye at once if nothing is in flight, since the process may end before any other thread runs. What can't
+    /// be done without waiting is left to the service thread.
     fn drop(&mut self) {
+        self.shared.wind_down(false);
         self.shared.closing.store(true, Ordering::Release);
-        self.shared.farewell();
         service::kick();
     }
 }
@@ -203,6 +219,18 @@ impl Shared {
             }
         }
         Arc::default()
+    }
+
+    /// Appends one line, in one write, so that ranks of one host may share the file.
+    fn write_report(&self, report: &Report) {
+        let Some(path) = self.report_to.get() else { return };
+        let written = serde_json::to_vec(report).map_err(std::io::Error::other).and_then(|mut line| {
+            line.push(b'\n');
+            OpenOptions::new().create(true).append(true).open(path)?.write_all(&line)
+        });
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "a report could not be written");
+        }
     }
 
     /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
@@ -252,6 +280,7 @@ impl Shared {
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
+        let reports = std::mem::take(&mut core.state.reports);
         for (index, op) in core.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),
@@ -265,6 +294,9 @@ impl Shared {
             }
         }
         drop(core);
+        for report in reports {
+            self.write_report(&report);
+        }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
                 hub.notify(peer);
@@ -480,19 +512,21 @@ impl Shared {
     }
 
     /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
-    pub(crate) fn wind_down(&self, said_bye: &mut bool, give_up: bool) -> bool {
-        let Ok(mut core) = self.core.try_lock() else { return false };
+    pub(crate) fn wind_down(&self, give_up: bool) -> bool {
+        let mut core = lock(&self.core);
         core.state.now = Instant::now();
-        core.collect();
-        core.turn(true);
-        if core.state.live == 0 || give_up {
-            core.say_bye();
-            *said_bye = true;
+        while let Some(op) = self.submissions.pop() {
+            core.state.start(op);
         }
-        if *said_bye && !core.has_outgoing() {
+        core.turn(true);
+        if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {
+            core.say_bye();
+        }
+        let said_bye = self.said_bye();
+        if said_bye && !core.has_outgoing() {
             core.shut_writing();
         }
-        let over = *said_bye && (give_up || !core.has_outgoing() && core.all_left());
+        let over = said_bye && (give_up || !core.has_outgoing() && core.all_left());
         let me = self.me;
         self.unlock_and_wake(core);
         if over && let Some(hub) = &self.hub {
@@ -501,19 +535,8 @@ impl Shared {
         over
     }
 
-    /// Says goodbye at once if nothing is in flight: a program that ends here may end before the service thread comes.
-    fn farewell(&self) {
-        let mut core = lock(&self.core);
-        core.state.now = Instant::now();
-        while let Some(op) = self.submissions.pop() {
-            core.state.start(op);
-        }
-        core.collect();
-        core.turn(true);
-        if core.state.live == 0 {
-            core.say_bye();
-        }
-        self.unlock_and_wake(core);
+    pub(crate) fn said_bye(&self) -> bool {
+        self.said_bye.load(Ordering::Acquire)
     }
 
     /// How long peers are waited for after goodbye.

@@ -11,7 +11,7 @@ use super::io::{EAGER_MAX, Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
-use crate::error::{CallInfo, Error};
+use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
 use crate::rank::{Rank, Seq};
@@ -46,6 +46,8 @@ pub(crate) struct State {
     /// Large operations in flight: bulk connections are looked at.
     pub large: usize,
     pub live: usize,
+    /// What went wrong, to be written where the user says.
+    pub reports: Vec<Report>,
     /// When the user's program last polled anything here.
     pub polled_at: Instant,
 }
@@ -138,6 +140,7 @@ impl State {
             now,
             large: 0,
             live: 0,
+            reports: Vec::new(),
             polled_at: now,
         }
     }
@@ -496,6 +499,10 @@ impl State {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
         self.live -= 1;
+        if let Err(error) = &result {
+            let report = self.report_of(&flight, error);
+            self.reports.extend(report);
+        }
         let forget = result.is_err();
         let (parts, large) = match &mut flight {
             Flight::Collective(run) => {

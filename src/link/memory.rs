@@ -64,7 +64,10 @@ impl Hub {
             gone: AtomicBool::new(false),
             waker: OnceLock::new(),
         };
-        Arc::new(Hub { ranks: (0..ranks).map(|_| CachePadded::new(port())).collect(), spare: ArrayQueue::new(SPARE) })
+        Arc::new(Hub {
+            ranks: (0..ranks).map(|_| CachePadded::new(port())).collect(),
+            spare: ArrayQueue::new(SPARE),
+        })
     }
 
     pub(crate) fn spare(&self) -> Option<Vec<u8>> {

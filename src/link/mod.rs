@@ -1,8 +1,8 @@
 //! HOW bytes move between two ranks.
 //!
-//! - [`frame`]: the one header of all byte links, and outgoing frames
-//! - [`tcp`]: a pair of non-blocking connections to one peer
-//! - [`memory`]: ranks of one process: leases that peers read directly, and an inbox for frames
+//! - `frame`: the one header of all byte links, and outgoing frames
+//! - `tcp`: a pair of non-blocking connections to one peer
+//! - `memory`: ranks of one process: leases that peers read directly, and an inbox for frames
 //!
 //! A link knows neither plans nor communicators: it moves frames, and asks a [`Handler`] where payload goes.
 

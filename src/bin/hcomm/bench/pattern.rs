@@ -82,13 +82,13 @@ fn input(op: ReduceOp, hash: i128, rank: i128, ranks: i128, hashes: i128) -> i12
 
 /// The documented result: integers wrap, and an average is rounded towards zero.
 fn reduce(dtype: DType, op: ReduceOp, values: impl Iterator<Item = i128>, ranks: i128) -> i128 {
-    let combined = values.reduce(|one, other| match op {
-        ReduceOp::Prod => one * other,
+    let combine = |one: i128, other: i128| match op {
+        ReduceOp::Prod => wrap(dtype, one.wrapping_mul(other)),
         ReduceOp::Min => one.min(other),
         ReduceOp::Max => one.max(other),
-        _ => one + other,
-    });
-    let combined = wrap(dtype, combined.unwrap_or(0));
+        _ => wrap(dtype, one + other),
+    };
+    let combined = values.reduce(combine).unwrap_or(0);
     if op == ReduceOp::Avg { combined / ranks } else { combined }
 }
 

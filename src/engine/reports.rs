@@ -1,4 +1,4 @@
-//! What is told about operations that take long: states among ranks, warnings, and the report at the deadline.
+//! Waiting long: who is told, what is said, and who is to blame.
 
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,30 @@ impl State {
             self.publish_abort(index, seq, &Cause::Deadline(report.clone()));
         }
         self.finish(key, Err(Error::Deadline(report)));
+    }
+
+    /// What is worth writing down about an operation that failed; nothing for one that its caller gave up.
+    pub(super) fn report_of(&self, flight: &Flight, error: &Error) -> Option<Report> {
+        let (late, cause) = match error {
+            Error::Deadline(report) => return Some((**report).clone()),
+            Error::PeerLost { rank, host, cause, .. } => {
+                (vec![*rank], format!("rank {rank} ({host}) is lost: {cause}"))
+            }
+            Error::Mismatch { .. } | Error::Protocol { .. } => (Vec::new(), error.to_string()),
+            _ => return None,
+        };
+        let head = flight.head();
+        let channel = self.channels[head.channel].as_ref()?;
+        Some(Report {
+            operation: head.desc.operation.into(),
+            seq: Seq(head.seq),
+            communicator: channel.name.to_string(),
+            rank: Rank(channel.rank as u32),
+            waited: self.now.saturating_duration_since(head.started),
+            late,
+            states: Vec::new(),
+            cause,
+        })
     }
 
     /// Everything known about why an operation does not end.
