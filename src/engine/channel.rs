@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::call::{CallDesc, Request};
 use super::point::Matching;
 use super::status::Status;
+use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
 use crate::link::frame::Header;
@@ -35,6 +36,8 @@ pub(crate) struct Channel {
     history: VecDeque<Past>,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
+    /// A caller has been told of the loss.
+    pub loss_told: bool,
     /// Its handle is gone; it closes once nothing is in flight.
     pub closing: bool,
     /// A contradiction that came after its operation had ended: told with the next one.
@@ -80,7 +83,7 @@ pub(crate) struct Past {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    Aborted(String),
+    Aborted(Cause),
     Contradicted(CallInfo),
 }
 
@@ -98,6 +101,7 @@ impl Channel {
             tombs: VecDeque::new(),
             history: VecDeque::new(),
             failed: None,
+            loss_told: false,
             closing: false,
             late: None,
             closed: vec![false; ranks],
@@ -182,9 +186,29 @@ impl Channel {
         found
     }
 
+    /// The error of a call on a communicator that has failed: a caller who does not know yet is told who was lost.
+    pub(crate) fn failed_by(&mut self, cause: Error, request: &Request) -> Error {
+        match cause {
+            Error::PeerLost { rank, host, cause, communicator, .. } if !self.loss_told => Error::PeerLost {
+                operation: request.desc.operation.into(),
+                seq: Seq(request.seq),
+                communicator,
+                rank,
+                host,
+                cause,
+            },
+            other => Error::Failed { communicator: self.name.to_string(), cause: other.to_string() },
+        }
+    }
+
     /// What the caller of a number is told that `by` has given up.
-    pub(crate) fn aborted(&self, request: &Request, by: usize, cause: String) -> Error {
+    pub(crate) fn aborted(&self, request: &Request, by: usize, cause: Cause) -> Error {
         let operation = request.desc.operation.into();
+        if let Cause::Lost { rank, host, cause } = cause {
+            let communicator = self.name.to_string();
+            return Error::PeerLost { operation, seq: Seq(request.seq), communicator, rank, host, cause };
+        }
+        let cause = cause.to_string();
         Error::Aborted {
             operation,
             seq: Seq(request.seq),

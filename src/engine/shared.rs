@@ -14,7 +14,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,7 @@ impl Engine {
             report_to: OnceLock::new(),
         });
         if let Some(hub) = hub {
-            hub.attach(me, Waker::from(shared.clone()));
+            hub.attach(me, Waker::from(Arc::new(Call(Arc::downgrade(&shared)))));
         }
         service::register(shared.clone())?;
         Ok(Arc::new(Engine { shared }))
@@ -551,5 +551,20 @@ impl Wake for Shared {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_leader();
         self.interrupt_service();
+    }
+}
+
+/// Wakes an engine, if it still exists: ranks of one process know each other, and must not keep each other.
+struct Call(Weak<Shared>);
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.wake_by_ref();
+        }
     }
 }

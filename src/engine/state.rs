@@ -234,10 +234,8 @@ impl State {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
-        let mut refusal = channel
-            .failed
-            .clone()
-            .map(|cause| Error::Failed { communicator: channel.name.to_string(), cause: cause.to_string() });
+        let mut refusal = channel.failed.clone().map(|cause| channel.failed_by(cause, &request));
+        channel.loss_told |= refusal.is_some();
         if collective {
             channel.called(request.seq, request.desc);
             let late = channel.late.take();
@@ -279,12 +277,10 @@ impl State {
     /// A call that needs somebody who has left can't be begun.
     fn departed(&self, request: &Request) -> Option<Error> {
         let channel = self.channels[request.channel].as_ref()?;
-        let gone = |rank: &usize| {
-            let world = channel.members[*rank] as usize;
-            channel.closed[*rank] || self.peers[world].standing != Standing::Here
-        };
+        let gone = |rank: &usize| self.is_gone(channel, *rank);
         let needed = |rank: &usize| match request.work {
-            Work::Collective(_) => true,
+            // What has come before they left may be all that is needed: seen once it has begun.
+            Work::Collective(_) => false,
             Work::Send { to } => to == *rank,
             // What was sent before leaving can still be received.
             Work::Recv { from } => from == *rank && channel.matching[from].unexpected.is_empty(),
@@ -300,6 +296,21 @@ impl State {
             host: self.peers[world].label.clone(),
             cause: "it has closed this communicator".into(),
         })
+    }
+
+    fn is_gone(&self, channel: &Channel, rank: usize) -> bool {
+        let world = channel.members[rank] as usize;
+        channel.closed[rank] || self.peers[world].standing != Standing::Here
+    }
+
+    /// A collective that has just begun, and still needs somebody who has left, can't end.
+    fn check_departed(&mut self, key: RunKey, index: usize) {
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        let gone = |rank: &usize| *rank != channel.rank && self.is_gone(channel, *rank);
+        let Some(rank) = (0..channel.members.len()).find(gone) else { return };
+        if self.flight(key).is_some() {
+            self.on_close(index, rank);
+        }
     }
 
     fn drop_kept(&mut self, request: &Request) {
@@ -356,6 +367,7 @@ impl State {
                 self.adopt(key, request.channel, request.seq);
                 self.contradict(key, calls);
                 self.step(key);
+                self.check_departed(key, request.channel);
             }
             Work::Send { to } => self.launch_send(head, to, request.parts),
             Work::Recv { from } => self.launch_receive(head, from, request.parts),

@@ -192,10 +192,15 @@ impl State {
             return Ok(());
         }
         let seq = header.number;
+        if let Cause::Lost { rank, host, cause } = cause.clone() {
+            let (operation, communicator) = ("communicator".to_string(), channel.name.to_string());
+            let lost = Error::PeerLost { operation, seq: Seq(seq), communicator, rank, host, cause };
+            channel.failed.get_or_insert(lost);
+        }
         if let Some(key) = channel.flight(seq) {
             self.finish_aborted(key, from, &cause);
         } else if seq >= channel.called {
-            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause.to_string()) });
+            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause) });
         }
         Ok(())
     }
@@ -216,6 +221,9 @@ impl State {
                 Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
             }
         };
+        if let (Error::PeerLost { .. }, Some(channel)) = (&error, self.channels[index].as_mut()) {
+            channel.loss_told = true;
+        }
         self.finish(key, Err(error));
     }
 
@@ -237,7 +245,11 @@ impl State {
 
     /// A call that failed at once takes its number all the same, and the others learn its outcome.
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
-        self.publish_abort(index, seq, &Cause::Failed(error.to_string()));
+        let cause = match error.clone() {
+            Error::PeerLost { rank, host, cause, .. } => Cause::Lost { rank, host, cause },
+            other => Cause::Failed(other.to_string()),
+        };
+        self.publish_abort(index, seq, &cause);
     }
 
     /// A protocol violation found while frames were adopted, when no connection is at hand to be closed.
@@ -327,6 +339,9 @@ impl State {
                 self.publish_abort(index, seq, &told);
             }
             self.finish(key, Err(error));
+            if let Some(channel) = self.channels[index].as_mut() {
+                channel.loss_told = true;
+            }
         }
     }
 
