@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::call::{CallDesc, Request};
 use super::point::Matching;
 use super::status::Status;
+use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
 use crate::link::frame::Header;
@@ -82,7 +83,7 @@ pub(crate) struct Past {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    Aborted(String),
+    Aborted(Cause),
     Contradicted(CallInfo),
 }
 
@@ -199,8 +200,13 @@ impl Channel {
     }
 
     /// What the caller of a number is told that `by` has given up.
-    pub(crate) fn aborted(&self, request: &Request, by: usize, cause: String) -> Error {
+    pub(crate) fn aborted(&self, request: &Request, by: usize, cause: Cause) -> Error {
         let operation = request.desc.operation.into();
+        if let Cause::Departed { rank, host, cause } = cause {
+            let communicator = self.name.to_string();
+            return Error::PeerLost { operation, seq: Seq(request.seq), communicator, rank, host, cause };
+        }
+        let cause = cause.to_string();
         Error::Aborted {
             operation,
             seq: Seq(request.seq),

@@ -195,7 +195,7 @@ impl Core {
             Broken::Closed => {}
             Broken::Lost(_) if said_bye => {}
             Broken::Lost(cause) => {
-                self.salvage(peer, class);
+                self.salvage(peer);
                 self.state.lost(peer, cause);
             }
             Broken::Protocol(problem) => self.state.lost(peer, format!("it broke the protocol: {problem}")),
@@ -203,11 +203,13 @@ impl Core {
         self.disconnect(peer, class);
     }
 
-    /// What the peer had sent on its other connection before it went is still good.
-    fn salvage(&mut self, peer: usize, broken: Class) {
-        let other = if broken == Class::Fast { Class::Bulk } else { Class::Fast };
+    /// What the peer had sent before it went is still good, on either connection: the system may have refused a write
+    /// only.
+    fn salvage(&mut self, peer: usize) {
         if let Some(pair) = self.links[peer].as_mut() {
-            while let Ok(true) = pair.conn(other).read(peer, TURN_BYTES, &mut self.state) {}
+            for class in [Class::Fast, Class::Bulk] {
+                while let Ok(true) = pair.conn(class).read(peer, TURN_BYTES, &mut self.state) {}
+            }
         }
         self.state.advance();
     }

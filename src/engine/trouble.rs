@@ -23,7 +23,17 @@ pub(super) const ASK: u16 = 2;
 pub(crate) enum Cause {
     Deadline(Box<Report>),
     Cancelled,
-    Lost { rank: Rank, host: String, cause: String },
+    Lost {
+        rank: Rank,
+        host: String,
+        cause: String,
+    },
+    /// Somebody who is needed has left; the communicator is of use without him.
+    Departed {
+        rank: Rank,
+        host: String,
+        cause: String,
+    },
     Failed(String),
 }
 
@@ -200,7 +210,7 @@ impl State {
         } else if let Some(key) = channel.flight(seq) {
             self.finish_aborted(key, from, &cause);
         } else if seq >= channel.called {
-            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause.to_string()) });
+            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause) });
         }
         Ok(())
     }
@@ -214,6 +224,9 @@ impl State {
         let error = match cause.clone() {
             // Who was waited for sees that somebody gave up, whether he has called by then or not.
             Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
+            Cause::Departed { rank, host, cause } => {
+                Error::PeerLost { operation, seq, communicator, rank, host, cause }
+            }
             other => {
                 Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
             }
@@ -239,7 +252,11 @@ impl State {
 
     /// A call that failed at once takes its number all the same, and the others learn its outcome.
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
-        self.publish_abort(index, seq, &Cause::Failed(error.to_string()));
+        let cause = match error.clone() {
+            Error::PeerLost { rank, host, cause, .. } => Cause::Departed { rank, host, cause },
+            other => Cause::Failed(other.to_string()),
+        };
+        self.publish_abort(index, seq, &cause);
     }
 
     /// A protocol violation found while frames were adopted, when no connection is at hand to be closed.
@@ -487,7 +504,9 @@ impl std::fmt::Display for Cause {
         match self {
             Cause::Deadline(report) => report.fmt(f),
             Cause::Cancelled => f.write_str("cancelled"),
-            Cause::Lost { rank, host, cause } => write!(f, "rank {rank} ({host}) is lost: {cause}"),
+            Cause::Lost { rank, host, cause } | Cause::Departed { rank, host, cause } => {
+                write!(f, "rank {rank} ({host}) is lost: {cause}")
+            }
             Cause::Failed(cause) => f.write_str(cause),
         }
     }
