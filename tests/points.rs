@@ -132,7 +132,7 @@ fn messages_to_oneself_in_both_orders() {
 fn many_sends_in_flight_arrive_in_order() {
     for link in LINKS {
         world(link, 2, move |comm| {
-            const MESSAGES: usize = 2_000;
+            const MESSAGES: usize = 10_000;
             if comm.rank() == Rank(0) {
                 let sent: Vec<_> = (0..MESSAGES).map(|i| comm.send(Rank(1), 1, vec![i as u32; 16])).collect();
                 sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));

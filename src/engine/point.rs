@@ -188,11 +188,13 @@ impl Point {
         if !*accepted {
             return false;
         }
-        while *queued < raw.len() && io.has_room(world, Class::Bulk) {
+        // A small one that was beyond the budget travels as small ones do, where its receiver looks without being woken.
+        let class = if raw.len() <= EAGER_MAX { Class::Fast } else { Class::Bulk };
+        while *queued < raw.len() && io.has_room(world, class) {
             let end = (*queued + PAYLOAD_MAX).min(raw.len());
             let mut header = header;
             header.offset = *queued as u64;
-            io.lend(world, Class::Bulk, header, raw.sub(*queued..end), key, 0);
+            io.lend(world, class, header, raw.sub(*queued..end), key, 0);
             *queued = end;
         }
         *done == raw.len()

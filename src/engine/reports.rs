@@ -14,7 +14,8 @@ use crate::rank::{Rank, Seq};
 const REMARKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 impl State {
-    pub(super) fn remark(&mut self, key: RunKey) {
+    /// An operation waits long: when that is worth the next remark.
+    pub(super) fn put_off_remark(&mut self, key: RunKey) {
         let now = self.now;
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head_mut();
@@ -22,8 +23,15 @@ impl State {
         let after = REMARKS.get(head.remarks as usize).copied().unwrap_or(waited * 2);
         head.remarks += 1;
         head.remark = head.started + after.max(waited + STALL);
-        let (index, warn) = (head.channel, waited >= REMARKS[1]);
-        if warn {
+    }
+
+    /// Tells the others where this rank is, and its user what it waits for if that takes very long.
+    pub(super) fn remark(&mut self, key: RunKey) {
+        let now = self.now;
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head();
+        let index = head.channel;
+        if now.saturating_duration_since(head.started) >= REMARKS[1] {
             let report = self.report(key);
             if let Some(report) = report {
                 tracing::warn!("{report}");
@@ -144,6 +152,7 @@ impl State {
         let mut cause = cycle;
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
+            && other.tag != tag.0
         {
             let tags = format!(
                 "rank {} sends tag {} and this waits for tag {tag}: do the tags differ?",

@@ -41,6 +41,8 @@ impl State {
     /// What fell due; returns when to look again.
     pub(crate) fn tick(&mut self) -> Option<Instant> {
         let mut next: Option<Instant> = None;
+        // However many operations wait on a communicator, its members are told once.
+        let mut waiting = Vec::new();
         for slot in 0..self.slots() {
             let Some(key) = self.key_at(slot) else { continue };
             let now = self.now;
@@ -57,7 +59,12 @@ impl State {
                 self.expire(key);
             } else {
                 if now >= head.remark {
-                    self.remark(key);
+                    let index = head.channel;
+                    self.put_off_remark(key);
+                    if !waiting.contains(&index) {
+                        waiting.push(index);
+                        self.remark(key);
+                    }
                 }
                 let Some(flight) = self.flight(key) else { continue };
                 let head = flight.head();
@@ -296,7 +303,8 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = POINT;
-        self.tell(index, to, Outgoing::with_body(header, encode(&Cause::Cancelled)));
+        let cause = Cause::Failed("its sender had given it up".into());
+        self.tell(index, to, Outgoing::with_body(header, encode(&cause)));
     }
 
     // --- ranks that are gone
