@@ -327,3 +327,24 @@ fn alternating_kinds_and_sizes() {
         });
     }
 }
+
+/// Nobody drives, and nothing is due, when the operation begins.
+#[test]
+fn a_deadline_set_after_a_pause_is_kept() {
+    for link in LINKS {
+        let end = Arc::new(Barrier::new(2));
+        world(link, 2, move |mut comm| {
+            assert_usable(&mut comm);
+            if comm.rank() == Rank(0) {
+                for _ in 0..3 {
+                    std::thread::sleep(Duration::from_millis(300));
+                    comm.set_deadline(Duration::from_millis(200));
+                    let context = format!("{link:?}");
+                    let report = report(comm.recv(Rank(1), 2, vec![0u8]).wait(), &context);
+                    assert!(report.waited < Duration::from_secs(3), "{context}: {report}");
+                }
+            }
+            end.wait();
+        });
+    }
+}

@@ -176,6 +176,8 @@ fn a_rank_that_blocks_its_executor_forwards_all_the_same() {
                     let me = comm.rank().0;
                     within(&runtime, async {
                         assert_eq!(comm.all_reduce(vec![1u8], ReduceOp::Sum).await.unwrap(), [4]);
+                        // After a pause nobody watches this rank closely.
+                        std::thread::sleep(Duration::from_millis(if case % 2 == 0 { 0 } else { 250 }));
                         let operation = begin(&mut comm);
                         if me == busy {
                             // Blocks its thread until the others have ended, however long they take: they must not need it.

@@ -3,27 +3,37 @@
 //! It owns deadlines, cancellation and reports, and drives an engine when its user does not. It is never on the hot
 //! path: while a user drives, it only counts turns, ever more rarely; when nobody does, it sleeps on the poll set, so
 //! that what comes wakes it too. Then it gives the user [`GRACE`], and drives itself if he does not come.
+//!
+//! Why no operation goes unattended: before a long sleep it sets `resting` and then looks at the counts of turns; a call
+//! takes its turn, which counts, and then looks at `resting`, with a fence between on both sides. One of the two sees
+//! the other. So the first call after a pause wakes this thread, and no other does.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::call::lock;
 use super::shared::Shared;
+use super::state::STALL;
 use crate::runtime::poller::Poller;
 
 /// How long a user who was woken has before the service thread drives in his place.
 const GRACE: Duration = Duration::from_millis(1);
 /// While users drive: how rarely that is checked.
 const TICK_MAX: Duration = Duration::from_millis(20);
-/// When nothing is due, still look this often, against a deadline set while nobody watched.
+/// When nothing is due, still look this often.
 const IDLE: Duration = Duration::from_secs(60);
+/// A sleep longer than this must end when an operation begins: that may fall due earlier.
+const NAP: Duration = STALL;
 
 #[derive(Debug)]
 struct Service {
     newcomers: Mutex<Newcomers>,
     /// Ends the thread's sleep.
     alarm: Poller,
+    /// The thread sleeps long.
+    resting: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +45,8 @@ struct Newcomers {
 fn service() -> io::Result<&'static Service> {
     static SERVICE: OnceLock<Service> = OnceLock::new();
     if SERVICE.get().is_none() {
-        let service = Service { newcomers: Mutex::default(), alarm: Poller::new()? };
+        let service =
+            Service { newcomers: Mutex::default(), alarm: Poller::new()?, resting: AtomicBool::new(false) };
         let _ = SERVICE.set(service);
     }
     SERVICE.get().ok_or_else(|| io::Error::other("service not set"))
@@ -53,6 +64,15 @@ pub(crate) fn register(engine: Arc<Shared>) -> io::Result<()> {
     drop(newcomers);
     service.alarm.interrupt();
     Ok(())
+}
+
+/// An operation has begun: if the thread sleeps long, it looks when that falls due.
+pub(crate) fn attend() {
+    let Ok(service) = service() else { return };
+    fence(Ordering::SeqCst);
+    if service.resting.load(Ordering::Relaxed) && service.resting.swap(false, Ordering::AcqRel) {
+        service.alarm.interrupt();
+    }
 }
 
 /// Something happened that no poll set shows.
@@ -106,11 +126,17 @@ impl Service {
             watched.engine.set_watched(watched.watching);
         }
         // Published after the flag was set: seen here. Before: seen by the look above.
-        let news = all.iter().any(|watched| watched.watching && watched.engine.has_news());
+        let resting = timeout > NAP;
+        self.resting.store(resting, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let driven = |watched: &Watched| resting && watched.engine.drives() != watched.drives;
+        let news =
+            all.iter().any(|watched| watched.watching && (watched.engine.has_news() || driven(watched)));
         let timeout = if news { GRACE.min(timeout) } else { timeout };
         let sets =
             all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
         self.alarm.wait_any(sets, timeout);
+        self.resting.store(false, Ordering::Relaxed);
         for watched in all {
             watched.engine.set_watched(false);
         }
@@ -154,8 +180,10 @@ impl Watched {
             return (true, now + GRACE);
         }
         self.watching = true;
+        self.engine.await_call();
         match self.engine.serve(now, news) {
             None => (true, now + GRACE),
+            Some(_) if self.engine.was_called() => (true, now + GRACE),
             Some(due) => {
                 self.due = due;
                 (true, due.unwrap_or(now + IDLE))

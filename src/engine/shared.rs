@@ -125,7 +125,13 @@ impl Engine {
     }
 
     pub(crate) fn close(&self, channel: usize) {
-        self.shared.with_core(|core| core.close_channel(channel));
+        self.shared.with_core(|core| {
+            // What was called before may still wait for whoever drove then.
+            while let Some(op) = self.shared.submissions.pop() {
+                core.state.start(op);
+            }
+            core.close_channel(channel);
+        });
         self.shared.drive(false);
     }
 
@@ -141,6 +147,9 @@ impl Engine {
             std::thread::yield_now();
         }
         shared.drive(true);
+        if !op.is_done() {
+            service::attend();
+        }
         op
     }
 
@@ -410,7 +419,7 @@ impl Shared {
 
     /// Whether a peer of this process has called since sleep was announced: what it published may have come too late
     /// for the look that followed.
-    fn was_called(&self) -> bool {
+    pub(crate) fn was_called(&self) -> bool {
         self.hub.as_ref().is_some_and(|hub| !hub.is_parked(self.me))
     }
 
@@ -474,6 +483,13 @@ impl Shared {
     }
 
     // --- for the service thread
+
+    /// Nobody drives: peers of this process call when they publish something.
+    pub(crate) fn await_call(&self) {
+        if let Some(hub) = &self.hub {
+            hub.park(self.me);
+        }
+    }
 
     pub(crate) fn set_watched(&self, watched: bool) {
         self.watched.store(watched, Ordering::SeqCst);
