@@ -100,6 +100,8 @@ impl Service {
     fn run(&self) {
         let mut all: Vec<Watched> = Vec::new();
         loop {
+            // A call is forgotten before it is looked what for: one that comes later ends the next sleep.
+            self.alarm.collect(|_, _, _| {});
             {
                 let mut newcomers = lock(&self.newcomers);
                 all.extend(newcomers.engines.drain(..).map(Watched::new));
@@ -121,7 +123,6 @@ impl Service {
 
     /// Sleeps until the time is up or a watched engine has news.
     fn sleep(&self, all: &[Watched], timeout: Duration) {
-        self.alarm.collect(|_, _, _| {});
         for watched in all {
             watched.engine.set_watched(watched.watching);
         }
