@@ -14,7 +14,6 @@ use crate::buffer::parts::Parts;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
-use crate::rank::{Rank, Seq};
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
