@@ -1,4 +1,4 @@
-//! Staging memory: blocks in a few size classes, reused, never more than a named limit in all.
+//! Staging memory: blocks in a few size classes, reused; a bounded number of free ones is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -40,8 +40,6 @@ pub(crate) struct PeerIo {
     /// Eager bytes of the peer that we consumed, and what we last told him.
     pub consumed: u64,
     pub consumed_told: u64,
-    /// Operations that wait for something from this peer: its connections are looked at without being asked to.
-    pub awaited: usize,
 }
 
 #[derive(Debug)]
@@ -71,7 +69,6 @@ impl Io {
             eager_returned: 0,
             consumed: 0,
             consumed_told: 0,
-            awaited: 0,
         };
         Io {
             me,

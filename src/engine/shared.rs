@@ -14,7 +14,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -127,9 +127,7 @@ impl Engine {
     pub(crate) fn close(&self, channel: usize) {
         self.shared.with_core(|core| {
             // What was called before may still wait for whoever drove then.
-            while let Some(op) = self.shared.submissions.pop() {
-                core.state.start(op);
-            }
+            self.shared.begin_submitted(core);
             core.close_channel(channel);
         });
         self.shared.drive(false);
@@ -247,6 +245,12 @@ impl Shared {
         act(&mut lock(&self.core))
     }
 
+    fn begin_submitted(&self, core: &mut Core) {
+        while let Some(op) = self.submissions.pop() {
+            core.state.start(op);
+        }
+    }
+
     /// Takes turns until nobody asks for more. Says whether anything moved.
     pub(crate) fn drive(&self, user: bool) -> bool {
         let mut moved = false;
@@ -266,9 +270,7 @@ impl Shared {
                     hub.set_driver(self.me, THREAD.with(|thread| *thread));
                 }
             }
-            while let Some(op) = self.submissions.pop() {
-                core.state.start(op);
-            }
+            self.begin_submitted(&mut core);
             if self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
             }
@@ -282,7 +284,7 @@ impl Shared {
     }
 
     /// Wakers and whoever sleeps for what was published are called without the lock.
-    fn unlock_and_wake(&self, mut core: std::sync::MutexGuard<'_, Core>) {
+    fn unlock_and_wake(&self, mut core: MutexGuard<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
         let mut woken: [Option<Arc<Op>>; INLINE] = [const { None }; INLINE];
@@ -391,9 +393,7 @@ impl Shared {
     fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
         self.add_parked(op);
         loop {
-            if let Some(hub) = &self.hub {
-                hub.park(self.me);
-            }
+            self.await_call();
             // What came before the announcement is seen here; what comes after it wakes.
             let moved = self.drive(true);
             if op.is_done() {
@@ -417,17 +417,30 @@ impl Shared {
         }
     }
 
+    /// Nobody drives from here on: peers of this process call when they publish something.
+    pub(crate) fn await_call(&self) {
+        if let Some(hub) = &self.hub {
+            hub.park(self.me);
+        }
+    }
+
     /// Whether a peer of this process has called since sleep was announced: what it published may have come too late
     /// for the look that followed.
     pub(crate) fn was_called(&self) -> bool {
         self.hub.as_ref().is_some_and(|hub| !hub.is_parked(self.me))
     }
 
-    fn add_parked(&self, op: &Arc<Op>) {
+    /// The list of sleepers, with one in front that somebody still waits for.
+    fn sleepers(&self) -> MutexGuard<'_, VecDeque<Arc<Op>>> {
         let mut parked = lock(&self.parked);
         while parked.front().is_some_and(|front| !front.is_waited_for()) {
             parked.pop_front().inspect(|op| _ = op.set_listed(false));
         }
+        parked
+    }
+
+    fn add_parked(&self, op: &Arc<Op>) {
+        let mut parked = self.sleepers();
         if !op.set_listed(true) {
             parked.push_back(op.clone());
         }
@@ -435,13 +448,7 @@ impl Shared {
 
     /// Calls the first operation that somebody still waits for.
     fn wake_leader(&self) {
-        let leader = {
-            let mut parked = lock(&self.parked);
-            while parked.front().is_some_and(|front| !front.is_waited_for()) {
-                parked.pop_front().inspect(|op| _ = op.set_listed(false));
-            }
-            parked.front().cloned()
-        };
+        let leader = self.sleepers().front().cloned();
         if let Some(leader) = leader {
             leader.wake();
         }
@@ -472,9 +479,7 @@ impl Shared {
         alarm.silence();
         op.register(waker);
         self.add_parked(op);
-        if let Some(hub) = &self.hub {
-            hub.park(self.me);
-        }
+        self.await_call();
         let moved = self.drive(true) || self.was_called();
         if !moved && !op.is_done() {
             self.poller.wait(alarm);
@@ -483,13 +488,6 @@ impl Shared {
     }
 
     // --- for the service thread
-
-    /// Nobody drives: peers of this process call when they publish something.
-    pub(crate) fn await_call(&self) {
-        if let Some(hub) = &self.hub {
-            hub.park(self.me);
-        }
-    }
 
     pub(crate) fn set_watched(&self, watched: bool) {
         self.watched.store(watched, Ordering::SeqCst);
@@ -506,9 +504,7 @@ impl Shared {
         if drive {
             core.state.now = now;
             core.collect();
-            while let Some(op) = self.submissions.pop() {
-                core.state.start(op);
-            }
+            self.begin_submitted(&mut core);
         }
         let due = core.tick(now);
         let again = core.is_ready();
@@ -531,9 +527,7 @@ impl Shared {
     pub(crate) fn wind_down(&self, give_up: bool) -> bool {
         let mut core = lock(&self.core);
         core.state.now = Instant::now();
-        while let Some(op) = self.submissions.pop() {
-            core.state.start(op);
-        }
+        self.begin_submitted(&mut core);
         core.turn(true);
         if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {
             core.say_bye();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed, Verdict};
 use super::head::Head;
-use super::io::{EAGER_MAX, Io, Via};
+use super::io::{Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
@@ -42,8 +42,6 @@ pub(crate) struct State {
     closed: VecDeque<u64>,
     pub peers: Vec<Peer>,
     pub now: Instant,
-    /// Large operations in flight: bulk connections are looked at.
-    pub large: usize,
     pub live: usize,
     /// What went wrong, to be written where the user says.
     pub reports: Vec<Report>,
@@ -137,7 +135,6 @@ impl State {
                 .map(|label| Peer { label, standing: Standing::Here, byes: 0 })
                 .collect(),
             now,
-            large: 0,
             live: 0,
             reports: Vec::new(),
             polled_at: now,
@@ -312,11 +309,9 @@ impl State {
             verdict: None,
         };
         self.live += 1;
-        self.large += usize::from(request.parts.raw().len() > EAGER_MAX);
         match request.work {
             Work::Collective(program) => {
                 channel.inflight.push((request.seq, key));
-                self.await_peers(&head.members, 1);
                 let memory = self.recycled.pop().unwrap_or_default();
                 let run = Run::start(head, program, request.parts, memory, &mut self.io);
                 if self.io.hub.is_some() {
@@ -332,14 +327,6 @@ impl State {
             Work::Refuse(_) => {}
         }
         self.part_with_closed(key);
-    }
-
-    /// Every member's connections are worth a look while this operation lasts, or no longer.
-    fn await_peers(&mut self, members: &[u32], change: isize) {
-        for world in members {
-            let peer = &mut self.io.peers[*world as usize];
-            peer.awaited = peer.awaited.saturating_add_signed(change);
-        }
     }
 
     /// Takes what came for this number before it was called.
@@ -363,7 +350,6 @@ impl State {
         let key = head.key;
         let tag = head.desc.tag.map_or(0, |tag| tag.0);
         let world = head.members[to] as usize;
-        self.await_peers(&head.members[to..=to], 1);
         let channel = head.channel;
         let Some(of) = self.channels[channel].as_mut() else { return };
         let number = of.matching[to].number();
@@ -388,7 +374,6 @@ impl State {
     fn launch_receive(&mut self, head: Head, from: usize, parts: Parts) {
         let key = head.key;
         let tag = head.desc.tag.map_or(0, |tag| tag.0);
-        self.await_peers(&head.members[from..=from], 1);
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, lease: None };
         self.flights[key.index as usize].flight =
@@ -503,19 +488,11 @@ impl State {
             self.reports.extend(report);
         }
         let forget = result.is_err();
-        let (parts, large) = match &mut flight {
-            Flight::Collective(run) => {
-                let large = run.bytes() > EAGER_MAX;
-                (run.end(&mut self.io), large)
-            }
-            Flight::Point(point) => {
-                let large = point.raw().len() > EAGER_MAX;
-                (point.end(!forget, &mut self.io), large)
-            }
+        let parts = match &mut flight {
+            Flight::Collective(run) => run.end(&mut self.io),
+            Flight::Point(point) => point.end(!forget, &mut self.io),
         };
-        self.large -= usize::from(large);
         let head = flight.head();
-        let members = head.members.clone();
         if let Some(channel) = self.channels[head.channel].as_mut() {
             match &flight {
                 Flight::Collective(_) => {
@@ -526,10 +503,6 @@ impl State {
                 }
                 Flight::Point(point) => channel.matching[point.peer].forget(key),
             }
-        }
-        match &flight {
-            Flight::Collective(_) => self.await_peers(&members, -1),
-            Flight::Point(point) => self.await_peers(&members[point.peer..=point.peer], -1),
         }
         let outcome = Outcome { result, parts };
         let channel = head.channel;

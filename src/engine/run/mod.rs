@@ -160,10 +160,6 @@ impl Run {
         self.head.members.iter().position(|member| *member as usize == world).unwrap_or(usize::MAX)
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.parts.raw().len()
-    }
-
     /// Elements of the vector that the plan cuts.
     fn elements(&self) -> usize {
         self.parts.raw().len() / self.head.desc.dtype.size()
@@ -241,7 +237,7 @@ impl Run {
                 if self.inputs[*input].via_memory {
                     self.place_memory(program, index, *input, limit, all, io)
                 } else {
-                    self.place_stream(program, index, *input, limit, all, io)
+                    self.place_stream(index, *input, limit, all, io)
                 }
             }
             Act::Copy { src } => {
@@ -355,15 +351,7 @@ impl Run {
         Input { from: input.from, message: input.message }
     }
 
-    fn place_stream(
-        &mut self,
-        _: &Program,
-        index: usize,
-        input: usize,
-        limit: usize,
-        all: bool,
-        io: &mut Io,
-    ) -> bool {
+    fn place_stream(&mut self, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
         let raw = self.steps[index].raw;
         if raw.len() > EAGER_MAX && limit > 0 {
             self.grant_portion(input, limit, raw.len(), io);
