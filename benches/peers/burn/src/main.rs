@@ -5,6 +5,9 @@
 //! gives, and is the figure to compare with one. Burn's tensors are immutable, so `--touch` makes each rank's input
 //! afresh, untimed.
 
+#[path = "../../common.rs"]
+mod common;
+
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -17,6 +20,8 @@ use burn_collective::{
     finish_collective, register,
 };
 use burn_flex::Flex;
+
+use common::{fitting, parse_size, process_cpu_us, typical_us};
 
 type Tensor = <Flex as BackendTypes>::FloatTensorPrimitive;
 
@@ -103,15 +108,6 @@ impl Options {
             .with_local_all_reduce_strategy(reduce)
             .with_local_broadcast_strategy(cast)
     }
-}
-
-fn parse_size(text: &str) -> usize {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    digits.parse::<usize>().expect("a size is a number with an optional K or M") * unit
 }
 
 struct World {
@@ -253,29 +249,6 @@ impl Rank<'_> {
 fn tensor(values: Vec<f32>) -> Tensor {
     let count = values.len();
     Flex::float_from_data(TensorData::new(values, [count]), &Default::default())
-}
-
-/// How many operations fit into `seconds`.
-fn fitting(seconds: f64, op_us: f64, min: usize, max: usize) -> usize {
-    ((seconds * 1e6 / op_us.max(0.01)) as usize).clamp(min, max)
-}
-
-/// The median, but at least a quarter of the mean: a peer that loses scheduler ticks must not run for ever.
-fn typical_us(mut samples_us: Vec<f64>) -> f64 {
-    samples_us.sort_by(f64::total_cmp);
-    let mean = samples_us.iter().sum::<f64>() / samples_us.len() as f64;
-    samples_us[samples_us.len() / 2].max(mean / 4.0)
-}
-
-fn process_cpu_us() -> f64 {
-    // SAFETY: an all-zero rusage is a valid value, and getrusage writes only into it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
-    us(usage.ru_utime) + us(usage.ru_stime)
 }
 
 fn print_line(options: &Options, bytes: usize, mut samples_us: Vec<f64>, cpu_us: f64, wrong: usize) {

@@ -3,11 +3,16 @@
 //! Flags are those of `bench.h`, plus `--ranks N`. Nexar's `reduce_scatter` returns the slice of the next rank; the
 //! work is the same, so that slice is accepted and the operation measured.
 
+#[path = "../../common.rs"]
+mod common;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nexar::{ClusterConfig, CpuAdapter, DataType, NexarClient, ReduceOp};
+
+use common::{fitting, parse_size, process_cpu_us, typical_us};
 
 const PROBES: usize = 3;
 const WARM_UPS_MAX: usize = 200;
@@ -87,15 +92,6 @@ impl Options {
         options.process = rank.zip(seed);
         options
     }
-}
-
-fn parse_size(text: &str) -> usize {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    digits.parse::<usize>().expect("a size is a number with an optional K or M") * unit
 }
 
 /// One rank with its two buffers; `input` is the one of the in-place operations.
@@ -253,35 +249,12 @@ fn pattern_sum(ranks: usize, index: usize) -> f32 {
     (ranks * (ranks + 1) / 2) as f32 + (ranks * (index % PATTERN_PERIOD)) as f32
 }
 
-/// How many operations fit into `seconds`.
-fn fitting(seconds: f64, op_us: f64, min: usize, max: usize) -> usize {
-    ((seconds * 1e6 / op_us.max(0.01)) as usize).clamp(min, max)
-}
-
-/// The median, but at least a quarter of the mean: a peer that loses scheduler ticks must not run for ever.
-fn typical_us(mut samples_us: Vec<f64>) -> f64 {
-    samples_us.sort_by(f64::total_cmp);
-    let mean = samples_us.iter().sum::<f64>() / samples_us.len() as f64;
-    samples_us[samples_us.len() / 2].max(mean / 4.0)
-}
-
 /// One clock for all processes of a host.
 fn now_us() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes only into `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 * 1e-3
-}
-
-fn process_cpu_us() -> f64 {
-    // SAFETY: an all-zero rusage is a valid value, and getrusage writes only into it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
-    us(usage.ru_utime) + us(usage.ru_stime)
 }
 
 fn print_line(options: &Options, bytes: usize, mut samples_us: Vec<f64>, cpu_us: f64, wrong: usize) {
