@@ -287,6 +287,17 @@ impl Shared {
     fn unlock_and_wake(&self, mut core: MutexGuard<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
+        if core.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.state.reports.is_empty() {
+            let (op, peer) = (core.woken.pop(), core.state.io.published.pop());
+            drop(core);
+            if let (Some(hub), Some(peer)) = (&self.hub, peer) {
+                hub.notify(peer);
+            }
+            if let Some(op) = op {
+                op.wake();
+            }
+            return;
+        }
         let mut woken: [Option<Arc<Op>>; INLINE] = [const { None }; INLINE];
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
@@ -346,8 +357,8 @@ impl Shared {
 
     /// Drives for a short while. Says whether to come back soon instead of sleeping.
     fn look(&self, op: &Op, wait: &mut Wait) -> bool {
-        let begun = Instant::now();
-        let mut now = begun;
+        // Not known before it is needed: what has come already needs no clock.
+        let mut begun = None;
         loop {
             let moved = self.drive(true);
             if op.is_done() {
@@ -360,12 +371,12 @@ impl Shared {
             if !moved && self.hopeless() {
                 return false;
             }
-            let idle_since = *wait.idle_since.get_or_insert(now);
             match self.policy {
                 SpinPolicy::Look => {
                     std::hint::spin_loop();
-                    now = Instant::now();
-                    if now - begun >= spin::POLL_SPIN {
+                    let now = Instant::now();
+                    let idle_since = *wait.idle_since.get_or_insert(now);
+                    if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
                         return moved || now - idle_since < spin::WAIT_SPIN;
                     }
                 }

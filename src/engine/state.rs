@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub io: Io,
     pub channels: Vec<Option<Channel>>,
     ids: HashMap<u64, usize>,
+    /// Where the last call was: most frames that come are for it.
+    recent: usize,
     flights: Vec<Slot>,
     free: Vec<u32>,
     /// Operations to be looked at in this turn, and in every turn.
@@ -121,6 +123,7 @@ impl State {
             io,
             channels: Vec::new(),
             ids: HashMap::new(),
+            recent: 0,
             flights: Vec::new(),
             free: Vec::new(),
             touched: Vec::new(),
@@ -181,7 +184,10 @@ impl State {
     }
 
     pub(crate) fn channel_of(&self, id: u64) -> Option<usize> {
-        self.ids.get(&id).copied()
+        match self.channels.get(self.recent) {
+            Some(Some(channel)) if channel.id == id => Some(self.recent),
+            _ => self.ids.get(&id).copied(),
+        }
     }
 
     pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
@@ -227,6 +233,7 @@ impl State {
     /// Begins a call.
     pub(crate) fn start(&mut self, op: Arc<Op>) {
         let Some(request) = op.take_request() else { return };
+        self.recent = request.channel;
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
