@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::path::{Action, After, Partition, Post, Range, Source, VerifiedPlan};
+use crate::path::{Action, After, Partition, Post, Range, Source, StepId, VerifiedPlan};
 
 /// One rank's part of a plan.
 #[derive(Debug)]
@@ -28,10 +28,34 @@ pub(crate) struct Step {
 
 #[derive(Debug)]
 pub(crate) enum Act {
-    Send { to: usize, message: u16 },
-    Place { input: usize },
-    Copy { src: Range },
-    Reduce { srcs: Vec<From>, post: Post, streams: usize },
+    Send {
+        to: usize,
+        message: u16,
+        push: Option<Push>,
+    },
+    /// `pushed`: a sender in this process writes it.
+    Place {
+        input: usize,
+        pushed: bool,
+    },
+    Copy {
+        src: Range,
+    },
+    Reduce {
+        srcs: Vec<From>,
+        post: Post,
+        streams: usize,
+    },
+}
+
+/// A result that its reducer writes into a peer's memory as well, while it is in the cache: where no one but the reducer
+/// reads there before, which the plan shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Push {
+    /// The peer's step that the message is for.
+    pub place: usize,
+    /// The peer's step that lends the same range to the reducer: what he has taken of it, he may overwrite.
+    pub lent: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,11 +90,13 @@ impl Program {
             let (act, range) = match &step.action {
                 Action::Send { to, message, src } => {
                     store(&mut program.outgoing[to.index()], *message, index as u16);
-                    (Act::Send { to: to.index(), message: *message }, *src)
+                    let push = push(&plan, rank, to.index(), *message);
+                    (Act::Send { to: to.index(), message: *message, push }, *src)
                 }
                 Action::Place { from, message, dst } => {
                     let input = program.input(rank, from.index(), *message, index);
-                    (Act::Place { input }, *dst)
+                    let pushed = push(&plan, from.index(), rank, *message).is_some();
+                    (Act::Place { input, pushed }, *dst)
                 }
                 Action::Copy { src, dst } => (Act::Copy { src: *src }, *dst),
                 Action::Reduce { dst, srcs, post } => {
@@ -114,6 +140,30 @@ impl Program {
 
     pub(crate) fn partition(&self, elements: usize) -> Partition {
         self.plan.partition(elements)
+    }
+}
+
+/// Whether and how message `message` from rank `from` to rank `to` is pushed. Both find the same.
+fn push(plan: &VerifiedPlan, from: usize, to: usize, message: u16) -> Option<Push> {
+    let (sender, receiver) = (&plan.ranks[from].steps, &plan.ranks[to].steps);
+    let send = sender.iter().find(|step| {
+        matches!(&step.action, Action::Send { to: peer, message: number, .. } if peer.index() == to && *number == message)
+    })?;
+    let Action::Send { src, .. } = &send.action else { return None };
+    let reduced =
+        |step: StepId| matches!(&sender[usize::from(step)].action, Action::Reduce { dst, .. } if dst == src);
+    if !matches!(send.after[..], [After::Stream(step)] if reduced(step)) {
+        return None;
+    }
+    let is_it = |action: &Action| matches!(action, Action::Place { from: peer, message: number, .. } if peer.index() == from && *number == message);
+    let place = receiver.iter().position(|step| is_it(&step.action))?;
+    let Action::Place { dst, .. } = &receiver[place].action else { return None };
+    let [After::Stream(lent)] = receiver[place].after[..] else { return None };
+    match &receiver[usize::from(lent)].action {
+        Action::Send { to: peer, src, .. } if peer.index() == from && src == dst => {
+            Some(Push { place, lent: usize::from(lent) })
+        }
+        _ => None,
     }
 }
 

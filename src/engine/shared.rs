@@ -29,7 +29,7 @@ use crate::error::Report;
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
-use crate::runtime::spin::{self, SpinPolicy};
+use crate::runtime::spin::{self, Patience, SpinPolicy};
 
 /// Calls that wait for whoever drives; more delay their caller.
 const SUBMISSIONS: usize = 1024;
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     me: usize,
     has_links: bool,
     policy: SpinPolicy,
+    patience: Patience,
     /// The service thread sleeps on the poll set and must be interrupted for what the set does not show.
     watched: AtomicBool,
     free: ArrayQueue<Arc<Op>>,
@@ -74,6 +75,8 @@ pub(crate) struct Wait {
     idle_since: Option<Instant>,
     yields: u32,
     slept: bool,
+    /// When it went to sleep, until the sleep is judged.
+    slept_at: Option<Instant>,
 }
 
 impl Engine {
@@ -101,6 +104,7 @@ impl Engine {
             hub: hub.clone(),
             me,
             policy: SpinPolicy::choose(ranks_on_host),
+            patience: Patience::default(),
             watched: AtomicBool::new(false),
             free: ArrayQueue::new(OPS_KEPT),
             closing: AtomicBool::new(false),
@@ -339,6 +343,9 @@ impl Shared {
     }
 
     fn poll_once(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(at) = wait.slept_at.take() {
+            self.patience.learn(at.elapsed());
+        }
         if op.is_done() {
             return Poll::Ready(());
         }
@@ -352,6 +359,7 @@ impl Shared {
             return Poll::Pending;
         }
         wait.slept = true;
+        wait.slept_at = Some(Instant::now());
         self.sleep(op)
     }
 
@@ -377,7 +385,7 @@ impl Shared {
                     let now = Instant::now();
                     let idle_since = *wait.idle_since.get_or_insert(now);
                     if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
-                        return moved || now - idle_since < spin::WAIT_SPIN;
+                        return moved || now - idle_since < self.patience.limit();
                     }
                 }
                 SpinPolicy::Yield if moved => return true,
@@ -477,11 +485,13 @@ impl Shared {
             if self.look(op, &mut wait) || op.is_done() {
                 continue;
             }
+            let slept_at = Instant::now();
             ALARM.with(|alarm| match alarm {
                 Some((alarm, waker)) => self.sleep_blocked(op, alarm, waker),
                 // No descriptor for an alarm: look on.
                 None => spin::yield_processor(),
             });
+            self.patience.learn(slept_at.elapsed());
         }
         self.wake_leader();
     }

@@ -2,6 +2,7 @@
 //!
 //! An operation publishes a [`Lease`]: the address of every range it lends, how far each may be read, and how far it
 //! has been. A reader announces itself, checks that the lease still stands, reads, says how far it came, and leaves.
+//! A peer that writes a result there (a *push*) does the same: everything said of readers holds for it.
 //!
 //! Why no reader touches memory that is gone: the reader stores `reading` and then loads `revoked`; the owner stores
 //! `revoked` and then loads `reading`, all sequentially consistent. So either the reader sees the revocation and does

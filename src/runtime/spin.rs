@@ -4,12 +4,17 @@
 //! peer is nearly there. It must not cost others anything, so it is bounded, given up early where ranks outnumber
 //! processors, and yields its processor there.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long one poll may look. Short enough that other tasks of the runtime hardly notice.
 pub(crate) const POLL_SPIN: Duration = Duration::from_micros(20);
-/// How long a wait may look in all, over several polls, before it sleeps.
-pub(crate) const WAIT_SPIN: Duration = Duration::from_micros(100);
+/// How long a wait may look in all, over several polls, before it sleeps: at least, and where sleeping has turned out
+/// to last no longer than waking takes.
+const WAIT_SPIN: Duration = Duration::from_micros(100);
+const WAIT_SPIN_MAX: Duration = Duration::from_micros(800);
+/// A sleep as short as this was not worth it.
+const NAP: Duration = Duration::from_micros(600);
 /// With more ranks than processors: how often to hand the processor on before sleeping.
 pub(crate) const YIELDS: u32 = 20;
 
@@ -29,7 +34,54 @@ impl SpinPolicy {
     }
 }
 
+/// How long waits look before they sleep, as learned.
+///
+/// Where waking takes longer than peers look, each would find the other asleep, for ever: whoever is woken is late, and
+/// the other has gone to sleep meanwhile. So a short sleep makes the next look longer, and a long one shorter.
+#[derive(Debug)]
+pub(crate) struct Patience(AtomicU64);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience(AtomicU64::new(WAIT_SPIN.as_micros() as u64))
+    }
+}
+
+impl Patience {
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    /// A sleep lasted this long.
+    pub(crate) fn learn(&self, slept: Duration) {
+        let now = self.limit();
+        let next = if slept < NAP { (now * 2).min(WAIT_SPIN_MAX) } else { (now / 2).max(WAIT_SPIN) };
+        if next != now {
+            self.0.store(next.as_micros() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Hands the processor to whoever waits for it.
 pub(crate) fn yield_processor() {
     rustix::thread::sched_yield();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_sleeps_make_looks_longer_and_long_ones_shorter() {
+        let patience = Patience::default();
+        assert_eq!(patience.limit(), WAIT_SPIN);
+        for _ in 0..10 {
+            patience.learn(NAP / 2);
+        }
+        assert_eq!(patience.limit(), WAIT_SPIN_MAX);
+        for _ in 0..10 {
+            patience.learn(NAP);
+        }
+        assert_eq!(patience.limit(), WAIT_SPIN);
+    }
 }

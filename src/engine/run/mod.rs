@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
-use super::program::{Act, From, Program};
+use super::program::{Act, From, Program, Push};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
@@ -29,6 +29,9 @@ use crate::path::{After, Partition, Post, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
 const SLICE: usize = 128 << 10;
+/// The same where a peer's memory is read and written directly: what is reduced is still in a first-level cache when it is
+/// written to the peer.
+const SLICE_DIRECT: usize = 32 << 10;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
 const WINDOW: usize = 4 * PAYLOAD_MAX;
 /// Credit is told in portions of this size, except for the last.
@@ -225,16 +228,22 @@ impl Run {
     fn advance_step(&mut self, program: &Program, index: usize, io: &mut Io) -> bool {
         let (limit, all) = self.limit(program, index);
         match &program.steps[index].act {
-            Act::Send { to, message } => {
+            Act::Send { to, message, push } => {
                 let peer = self.head.members[*to] as usize;
-                if io.via(peer) == Via::Memory {
-                    self.send_memory(index, peer, limit, all, io)
-                } else {
-                    self.send_stream(index, peer, *message, limit, all, io)
+                match push {
+                    _ if io.via(peer) != Via::Memory => {
+                        self.send_stream(index, peer, *message, limit, all, io)
+                    }
+                    Some(push) => self.push_memory(index, *to, *push, limit, all, io),
+                    None => self.send_memory(index, peer, limit, all, io),
                 }
             }
-            Act::Place { input } => {
-                if self.inputs[*input].via_memory {
+            Act::Place { input, pushed } => {
+                if self.inputs[*input].via_memory && *pushed {
+                    // Its sender writes it.
+                    let written = self.lease.as_ref().and_then(|lease| lease.taken(index));
+                    written.is_some_and(|written| self.set_done(index, written, all))
+                } else if self.inputs[*input].via_memory {
                     self.place_memory(program, index, *input, limit, all, io)
                 } else {
                     self.place_stream(index, *input, limit, all, io)
@@ -290,6 +299,32 @@ impl Run {
             Some(taken) => self.set_done(index, taken, all),
             None => false,
         }
+    }
+
+    /// Writes a result to where the peer wants it, as far as what was there has been read.
+    fn push_memory(
+        &mut self,
+        index: usize,
+        to: usize,
+        push: Push,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
+        let StepState { raw, done, .. } = self.steps[index];
+        let Some(lease) = &self.offers[to] else { return false };
+        let Some(read) = lease.taken(push.lent) else { return false };
+        let end = limit.min(read).min(done + SLICE);
+        if end == done && !(all && raw.len() == 0) {
+            return false;
+        }
+        let Some(dst) = lease.enter(push.place) else { return false };
+        dst.sub(done..end).copy_from(raw.sub(done..end));
+        if !lease.leave(push.place, end) {
+            return false;
+        }
+        io.publish(self.head.members[to] as usize);
+        self.set_done(index, end, all)
     }
 
     fn send_stream(
@@ -434,7 +469,9 @@ impl Run {
     ) -> bool {
         let Some(available) = self.available(program, srcs) else { return false };
         let StepState { raw, done, .. } = self.steps[index];
-        let slice_end = (done / SLICE + 1) * SLICE;
+        let direct = |src: &From| matches!(src, From::Input(input) if self.inputs[*input].via_memory);
+        let slice = if srcs.iter().any(direct) { SLICE_DIRECT } else { SLICE };
+        let slice_end = (done / slice + 1) * slice;
         let end = available.min(limit).min(slice_end).min(raw.len());
         if end == done && !(all && raw.len() == 0) {
             return false;

@@ -14,7 +14,10 @@ impl Run {
             }
             match &step.act {
                 Act::Send { to, .. } if self.is_sent(index) => ranks.push(*to),
-                Act::Place { input } => self.push_missing(*input, &mut ranks),
+                Act::Place { input, pushed: true } if self.inputs[*input].via_memory => {
+                    ranks.push(self.endpoint(*input).from);
+                }
+                Act::Place { input, .. } => self.push_missing(*input, &mut ranks),
                 Act::Reduce { srcs, .. } => {
                     for src in srcs {
                         if let From::Input(input) = src {
