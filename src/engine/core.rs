@@ -293,11 +293,11 @@ impl Core {
 
     /// Whether anything could be done without waiting: a connection may have more, or take more.
     pub(crate) fn is_ready(&self) -> bool {
-        self.links.iter().flatten().any(|pair| {
-            [&pair.fast, &pair.bulk].iter().any(|conn| {
-                !conn.is_shut() && (!conn.read_blocked || conn.has_outgoing() && !conn.write_blocked)
-            })
-        })
+        let ready = |conn: &Conn| {
+            !conn.is_shut() && (!conn.read_blocked || conn.has_outgoing() && !conn.write_blocked)
+        };
+        self.state.has_unfinished()
+            || self.links.iter().flatten().any(|pair| ready(&pair.fast) || ready(&pair.bulk))
     }
 
     pub(crate) fn has_links(&self) -> bool {

@@ -58,6 +58,8 @@ pub(crate) struct Io {
     leases: Vec<Arc<Lease>>,
     /// Somebody found no room.
     pub full: bool,
+    /// Somebody stopped to let others have their turn.
+    pub unfinished: bool,
 }
 
 impl Io {
@@ -81,6 +83,7 @@ impl Io {
             spare: Vec::new(),
             leases: Vec::new(),
             full: false,
+            unfinished: false,
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     submissions: ArrayQueue<Arc<Op>>,
     pending: AtomicBool,
     cancelled: AtomicBool,
+    /// The last turn could have gone on.
+    unfinished: AtomicBool,
     /// Turns taken by the user's threads.
     drives: AtomicU64,
     parked: Mutex<VecDeque<Arc<Op>>>,
@@ -96,6 +98,7 @@ impl Engine {
             submissions: ArrayQueue::new(SUBMISSIONS),
             pending: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
+            unfinished: AtomicBool::new(false),
             drives: AtomicU64::new(0),
             parked: Mutex::new(VecDeque::new()),
             poller,
@@ -280,10 +283,18 @@ impl Shared {
             }
             moved |= core.turn(true);
             let ready = core.is_ready();
+            self.note_unfinished(&core);
             self.unlock_and_wake(core);
             if !self.pending.load(Ordering::SeqCst) {
                 return moved || ready;
             }
+        }
+    }
+
+    fn note_unfinished(&self, core: &Core) {
+        let unfinished = core.state.has_unfinished();
+        if unfinished != self.unfinished.load(Ordering::Relaxed) {
+            self.unfinished.store(unfinished, Ordering::Release);
         }
     }
 
@@ -529,6 +540,7 @@ impl Shared {
         }
         let due = core.tick(now);
         let again = core.is_ready();
+        self.note_unfinished(&core);
         self.unlock_and_wake(core);
         Some(if again { Some(now) } else { due })
     }
@@ -536,6 +548,7 @@ impl Shared {
     /// Whether anything has come that nobody has looked at.
     pub(crate) fn has_news(&self) -> bool {
         self.pending.load(Ordering::SeqCst)
+            || self.unfinished.load(Ordering::Acquire)
             || !self.submissions.is_empty()
             || self.hub.as_ref().is_some_and(|hub| !hub.inbox_is_empty(self.me))
     }

@@ -36,6 +36,8 @@ pub(crate) struct State {
     polled: Vec<RunKey>,
     /// Operations that wait for room on a connection.
     crowded: Vec<RunKey>,
+    /// Operations that could go on, and let others have their turn first.
+    unfinished: Vec<RunKey>,
     recycled: Vec<Recycled>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
@@ -129,6 +131,7 @@ impl State {
             touched: Vec::new(),
             polled: Vec::new(),
             crowded: Vec::new(),
+            unfinished: Vec::new(),
             recycled: Vec::new(),
             ended: Vec::new(),
             orphans: Vec::new(),
@@ -449,6 +452,9 @@ impl State {
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
         }
+        if std::mem::take(&mut self.io.unfinished) && !complete && !self.unfinished.contains(&key) {
+            self.unfinished.push(key);
+        }
         // A result that came about although ranks disagree is none.
         if complete && self.flight(key).is_some_and(|flight| flight.head().verdict.is_none()) {
             self.finish(key, Ok(()));
@@ -458,6 +464,7 @@ impl State {
 
     /// Moves all operations that something happened to.
     pub(crate) fn advance(&mut self) -> bool {
+        self.touched.append(&mut self.unfinished);
         let mut moved = false;
         while let Some(key) = self.touched.pop() {
             moved |= self.step(key);
@@ -465,7 +472,7 @@ impl State {
         let mut index = 0;
         while index < self.polled.len() {
             let key = self.polled[index];
-            moved |= self.step(key);
+            moved |= !self.unfinished.contains(&key) && self.step(key);
             if self.flight(key).is_none() {
                 self.polled.swap_remove(index);
             } else {
@@ -473,6 +480,11 @@ impl State {
             }
         }
         moved
+    }
+
+    /// Whether operations could go on that only let others have their turn.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.unfinished.is_empty()
     }
 
     /// Connections have room again.

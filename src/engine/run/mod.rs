@@ -32,6 +32,8 @@ const SLICE: usize = 128 << 10;
 /// The same where a peer's memory is read and written directly: what is reduced is still in a first-level cache when it is
 /// written to the peer.
 const SLICE_DIRECT: usize = 32 << 10;
+/// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
+const PASSES: usize = 16;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
 const WINDOW: usize = 4 * PAYLOAD_MAX;
 /// Credit is told in portions of this size, except for the last.
@@ -207,11 +209,11 @@ impl Run {
         self.left == 0
     }
 
-    /// Moves every step as far as it can. Says whether anything moved.
+    /// Moves every step as far as it can for now. Says whether anything moved; [`Io::unfinished`], whether more could.
     pub(crate) fn advance(&mut self, io: &mut Io) -> bool {
         let program = self.program.clone();
         let mut any = false;
-        loop {
+        for _ in 0..PASSES {
             let mut moved = false;
             for index in 0..self.steps.len() {
                 if !self.steps[index].complete {
@@ -223,6 +225,8 @@ impl Run {
                 return any;
             }
         }
+        io.unfinished = true;
+        any
     }
 
     fn advance_step(&mut self, program: &Program, index: usize, io: &mut Io) -> bool {
