@@ -8,13 +8,25 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::task::Waker;
 
-use loom::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 pub(crate) use loom::sync::atomic::fence;
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// An atomic whose sequentially consistent accesses are in one order. Loom has that for fences only, so a fence follows
-/// such a store and precedes such a load. That is stronger where the other side is not sequentially consistent too:
-/// protocols must not mix them.
+loom::lazy_static! {
+    /// The one order of all sequentially consistent accesses, which loom does not have: such a store goes on record
+    /// here when it is made, and such a load looks at the record first. A load that is not sequentially consistent
+    /// gains nothing by a store before it that is.
+    static ref RECORD: loom::sync::atomic::AtomicUsize = loom::sync::atomic::AtomicUsize::new(0);
+}
+
+fn go_on_record() {
+    RECORD.fetch_add(1, Release);
+}
+
+fn look_at_record() {
+    RECORD.fetch_add(1, Acquire);
+}
+
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
         #[derive(Debug, Default)]
@@ -25,7 +37,7 @@ macro_rules! atomic {
                 if order != SeqCst {
                     return self.0.load(order);
                 }
-                fence(SeqCst);
+                look_at_record();
                 self.0.load(Acquire)
             }
 
@@ -34,7 +46,7 @@ macro_rules! atomic {
                     return self.0.store(value, order);
                 }
                 self.0.store(value, Release);
-                fence(SeqCst);
+                go_on_record();
             }
         }
     };
@@ -50,10 +62,12 @@ impl AtomicBool {
     }
 
     pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
-        let was = self.0.swap(value, order);
-        if order == SeqCst {
-            fence(SeqCst);
+        if order != SeqCst {
+            return self.0.swap(value, order);
         }
+        look_at_record();
+        let was = self.0.swap(value, AcqRel);
+        go_on_record();
         was
     }
 }
