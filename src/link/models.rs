@@ -86,10 +86,7 @@ fn nobody_sleeps_through(act: fn(&Hub, &Lease), seen: fn(&Hub, &Lease) -> bool) 
         hub.attach(0, Waker::from(bell.clone()));
         let peer = thread::spawn({
             let (hub, lease) = (hub.clone(), lease.clone());
-            move || {
-                act(&hub, &lease);
-                hub.notify(0);
-            }
+            move || act(&hub, &lease)
         });
         hub.park(0);
         let awake = seen(&hub, &lease) || !hub.is_parked(0);
@@ -105,6 +102,7 @@ fn a_message_is_seen_or_wakes() {
         |hub, _| {
             let header = Header::new(Kind::Bye, 0, 0);
             assert!(hub.send(0, Message { from: 1, header, payload: Vec::new(), lease: None }).is_ok());
+            hub.notify(0);
         },
         |hub, _| !hub.inbox_is_empty(0),
     );
@@ -112,7 +110,13 @@ fn a_message_is_seen_or_wakes() {
 
 #[test]
 fn bytes_that_are_lent_are_seen_or_wake() {
-    nobody_sleeps_through(|_, lease| _ = lease.lend(0, 8), |_, lease| lease.readable(0).is_some());
+    nobody_sleeps_through(
+        |hub, lease| {
+            lease.lend(0, 8);
+            hub.notify(0);
+        },
+        |_, lease| lease.readable(0).is_some(),
+    );
 }
 
 #[test]
