@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench waiting` takes two minutes and some 5 GiB; `-- --quick` a few seconds.
 
+#![allow(clippy::print_stdout, reason = "it reports")]
+
 use std::time::{Duration, Instant};
 
 use hcomm::{Communicator, Rank, ReduceOp, Tag};

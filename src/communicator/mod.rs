@@ -21,7 +21,7 @@ mod split;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::buffer::lend::{Lend, Lent, Staging};
@@ -161,7 +161,7 @@ impl Communicator {
             return Ok(program.clone());
         }
         let plan = {
-            let mut plans = crate::engine::call::lock(&self.plans);
+            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
             plans.get(algorithm, collective, self.members.len() as u32)
         };
         let plan = plan.map_err(|error| Error::InvalidArgument {

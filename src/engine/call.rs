@@ -1,17 +1,16 @@
 //! One call, as its caller and the engine share it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
-
-use atomic_waker::AtomicWaker;
 
 use super::program::Program;
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
 use crate::error::{CallInfo, Error};
 use crate::rank::{Rank, Tag};
+use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
 
 /// Everything about a call that must be equal on all ranks, without allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +186,37 @@ impl Op {
     pub(crate) fn finish(&self, outcome: Outcome) {
         *lock(&self.outcome) = Some(outcome);
         self.done.store(true, Ordering::Release);
+    }
+}
+
+/// Records of ended calls, for reuse.
+#[derive(Debug)]
+pub(crate) struct Records(ArrayQueue<Arc<Op>>);
+
+impl Records {
+    /// Records kept; more than this at once are made and freed.
+    const KEPT: usize = 256;
+
+    pub(crate) fn new() -> Self {
+        Records(ArrayQueue::new(Self::KEPT))
+    }
+
+    pub(crate) fn give(&self, op: Arc<Op>) {
+        let _ = self.0.push(op);
+    }
+
+    /// A record that nobody else has any more: one that has ended may still be in a list of sleepers.
+    pub(crate) fn take(&self) -> Arc<Op> {
+        /// Records looked at; making another one is cheaper than looking at many.
+        const LOOKS: usize = 8;
+        for _ in 0..LOOKS {
+            match self.0.pop() {
+                Some(op) if Arc::strong_count(&op) == 1 => return op,
+                Some(op) => drop(self.0.push(op)),
+                None => break,
+            }
+        }
+        Arc::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! WHEN each step runs: operations in flight, and who moves them.
 //!
-//! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking
+//! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking;
+//!   the protocols of that: [`turns`]: who drives, [`sleepers`]: who is woken, [`watch`]: what the service thread sees
 //! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
@@ -17,15 +18,20 @@ pub(crate) mod core;
 mod head;
 mod incoming;
 mod io;
+#[cfg(all(test, hcomm_loom))]
+mod models;
 mod point;
 pub(crate) mod program;
 mod reports;
 mod run;
 mod service;
 pub(crate) mod shared;
+mod sleepers;
 mod state;
 mod status;
 mod trouble;
+mod turns;
+mod watch;
 
 pub(crate) use call::{CallDesc, Op, Request, Work};
 pub(crate) use core::PeerLink;

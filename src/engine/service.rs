@@ -4,19 +4,18 @@
 //! path: while a user drives, it only counts turns, ever more rarely; when nobody does, it sleeps on the poll set, so
 //! that what comes wakes it too. Then it gives the user [`GRACE`], and drives itself if he does not come.
 //!
-//! Why no operation goes unattended: before a long sleep it sets `resting` and then looks at the counts of turns; a call
-//! takes its turn, which counts, and then looks at `resting`, with a fence between on both sides. One of the two sees
-//! the other. So the first call after a pause wakes this thread, and no other does.
+//! Why no operation goes unattended, and nothing that came goes unseen: see [`watch`](super::watch).
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::call::lock;
 use super::shared::Shared;
 use super::state::STALL;
+use super::watch::Rest;
 use crate::runtime::poller::Poller;
+use crate::runtime::sync::Mutex;
 
 /// How long a user who was woken has before the service thread drives in his place.
 const GRACE: Duration = Duration::from_millis(1);
@@ -32,8 +31,7 @@ struct Service {
     newcomers: Mutex<Newcomers>,
     /// Ends the thread's sleep.
     alarm: Poller,
-    /// The thread sleeps long.
-    resting: AtomicBool,
+    rest: Rest,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +43,7 @@ struct Newcomers {
 fn service() -> io::Result<&'static Service> {
     static SERVICE: OnceLock<Service> = OnceLock::new();
     if SERVICE.get().is_none() {
-        let service =
-            Service { newcomers: Mutex::default(), alarm: Poller::new()?, resting: AtomicBool::new(false) };
+        let service = Service { newcomers: Mutex::default(), alarm: Poller::new()?, rest: Rest::default() };
         let _ = SERVICE.set(service);
     }
     SERVICE.get().ok_or_else(|| io::Error::other("service not set"))
@@ -69,8 +66,7 @@ pub(crate) fn register(engine: Arc<Shared>) -> io::Result<()> {
 /// An operation has begun: if the thread sleeps long, it looks when that falls due.
 pub(crate) fn attend() {
     let Ok(service) = service() else { return };
-    fence(Ordering::SeqCst);
-    if service.resting.load(Ordering::Relaxed) && service.resting.swap(false, Ordering::AcqRel) {
+    if service.rest.must_end() {
         service.alarm.interrupt();
     }
 }
@@ -124,22 +120,19 @@ impl Service {
     /// Sleeps until the time is up or a watched engine has news.
     fn sleep(&self, all: &[Watched], timeout: Duration) {
         for watched in all {
-            watched.engine.set_watched(watched.watching);
+            watched.engine.watch().set(watched.watching);
         }
         // Published after the flag was set: seen here. Before: seen by the look above.
-        let resting = timeout > NAP;
-        self.resting.store(resting, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let driven = |watched: &Watched| resting && watched.engine.drives() != watched.drives;
+        let long = timeout > NAP;
         let news =
-            all.iter().any(|watched| watched.watching && (watched.engine.has_news() || driven(watched)));
+            self.rest.begin(long, || all.iter().any(|watched| watched.watching && watched.has_news(long)));
         let timeout = if news { GRACE.min(timeout) } else { timeout };
         let sets =
             all.iter().filter(|watched| watched.watching && !news).map(|watched| &watched.engine.poller);
         self.alarm.wait_any(sets, timeout);
-        self.resting.store(false, Ordering::Relaxed);
+        self.rest.end();
         for watched in all {
-            watched.engine.set_watched(false);
+            watched.engine.watch().set(false);
         }
     }
 }
@@ -147,7 +140,7 @@ impl Service {
 impl Watched {
     fn new(engine: Arc<Shared>) -> Self {
         Watched {
-            drives: engine.drives(),
+            drives: engine.watch().drives(),
             engine,
             tick: GRACE,
             watching: false,
@@ -162,7 +155,7 @@ impl Watched {
         if self.engine.is_closing() {
             return self.wind_down(now);
         }
-        let drives = self.engine.drives();
+        let drives = self.engine.watch().drives();
         if drives != self.drives {
             self.drives = drives;
             self.taken_over = false;
@@ -174,7 +167,7 @@ impl Watched {
             return (true, now + self.tick);
         }
         self.tick = GRACE;
-        let news = self.engine.has_news() || self.watching && self.engine.poller.is_ready();
+        let news = self.has_news(false) || self.watching && self.engine.poller.is_ready();
         if news && self.watching && !self.taken_over {
             // Woken together with the user: he first.
             self.taken_over = true;
@@ -190,6 +183,14 @@ impl Watched {
                 (true, due.unwrap_or(now + IDLE))
             }
         }
+    }
+
+    /// Whether anything has come that nobody has looked at, or, asked for `turns`, a user has taken one. The queue is
+    /// looked at first: a call that is not there any more was counted before.
+    fn has_news(&self, turns: bool) -> bool {
+        let engine = &self.engine;
+        engine.has_calls()
+            || self.watching && (engine.was_called() || turns && engine.watch().drives() != self.drives)
     }
 
     fn wind_down(&mut self, now: Instant) -> (bool, Instant) {

@@ -1,40 +1,38 @@
 //! The engine as everybody sees it: submit, drive, sleep, wake.
 //!
-//! *Who drives.* Whoever polls an operation tries the lock and takes a turn. Nobody waits for the lock: who does not
-//! get it has set `pending` before, and the holder looks at `pending` after unlocking, so no request is missed. The
-//! holder keeps the lock over system calls and reductions of one turn, which is bounded; wakers are called without it.
+//! *Who drives.* Whoever polls an operation asks for a turn ([`Turns`]). Nobody waits for one: who does not get it is
+//! seen to by who has it. A turn lasts over system calls and the reductions of one turn, which is bounded; wakers are
+//! called after it.
 //!
-//! *Who sleeps.* A sleeping operation is in `parked`. The poll set is registered with the runtime of whoever slept
-//! last, and wakes the engine, which wakes the first parked operation that is still waited for: the leader. It drives
-//! for all; what completes is woken by its own waker. A leader that is dropped passes the call on. One that was woken
-//! and does not come is noticed by the service thread, which then drives itself.
+//! *Who sleeps.* A sleeping operation is among the [`Sleepers`]. The poll set is registered with the runtime of whoever
+//! slept last, and wakes the engine, which wakes the first sleeper that is still waited for: the leader. It drives for
+//! all. One that was woken and does not come is noticed by the service thread, which then drives itself.
 
-use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use crossbeam_queue::ArrayQueue;
-
-use super::call::{Op, Request, lock};
+use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::service;
+use super::sleepers::{Sleep, Sleepers};
+use super::turns::{Turn, Turns};
+use super::watch::Watch;
 use crate::buffer::pool::Pool;
 use crate::error::Report;
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
 use crate::runtime::spin::{self, Patience, SpinPolicy};
+use crate::runtime::sync::ArrayQueue;
 
 /// Calls that wait for whoever drives; more delay their caller.
 const SUBMISSIONS: usize = 1024;
-/// Records of calls kept for reuse.
-const OPS_KEPT: usize = 256;
 
 /// A handle; when the last one goes, the engine finishes what is in flight and says goodbye.
 #[derive(Debug)]
@@ -44,15 +42,13 @@ pub(crate) struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    core: Mutex<Core>,
+    core: Turns<Core>,
     submissions: ArrayQueue<Arc<Op>>,
-    pending: AtomicBool,
     cancelled: AtomicBool,
     /// The last turn could have gone on.
     unfinished: AtomicBool,
-    /// Turns taken by the user's threads.
-    drives: AtomicU64,
-    parked: Mutex<VecDeque<Arc<Op>>>,
+    watch: Watch,
+    sleepers: Sleepers,
     pub poller: Poller,
     park: Park,
     pool: Arc<Pool>,
@@ -61,9 +57,7 @@ pub(crate) struct Shared {
     has_links: bool,
     policy: SpinPolicy,
     patience: Patience,
-    /// The service thread sleeps on the poll set and must be interrupted for what the set does not show.
-    watched: AtomicBool,
-    free: ArrayQueue<Arc<Op>>,
+    records: Records,
     closing: AtomicBool,
     said_bye: AtomicBool,
     /// Reports are appended here, one JSON object a line.
@@ -94,13 +88,12 @@ impl Engine {
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone())?;
         let shared = Arc::new(Shared {
             has_links: core.has_links(),
-            core: Mutex::new(core),
+            core: Turns::new(core),
             submissions: ArrayQueue::new(SUBMISSIONS),
-            pending: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             unfinished: AtomicBool::new(false),
-            drives: AtomicU64::new(0),
-            parked: Mutex::new(VecDeque::new()),
+            watch: Watch::default(),
+            sleepers: Sleepers::default(),
             poller,
             park: Park::default(),
             pool,
@@ -108,8 +101,7 @@ impl Engine {
             me,
             policy: SpinPolicy::choose(ranks_on_host),
             patience: Patience::default(),
-            watched: AtomicBool::new(false),
-            free: ArrayQueue::new(OPS_KEPT),
+            records: Records::new(),
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
             report_to: OnceLock::new(),
@@ -127,7 +119,7 @@ impl Engine {
 
     pub(crate) fn open(&self, channel: Channel) -> usize {
         let index = self.shared.with_core(|core| core.state.open(channel));
-        self.shared.drive(false);
+        self.shared.drive();
         index
     }
 
@@ -137,21 +129,21 @@ impl Engine {
             self.shared.begin_submitted(core);
             core.close_channel(channel);
         });
-        self.shared.drive(false);
+        self.shared.drive();
     }
 
     /// Begins a call now: what can leave leaves.
     pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
         let shared = &self.shared;
-        let op = shared.unused_op();
+        let op = shared.records.take();
         op.prepare(request);
         let mut waiting = op.clone();
         while let Err(back) = shared.submissions.push(waiting) {
             waiting = back;
-            shared.drive(true);
+            shared.drive();
             std::thread::yield_now();
         }
-        shared.drive(true);
+        shared.drive();
         if !op.is_done() {
             service::attend();
         }
@@ -170,15 +162,14 @@ impl Engine {
 
     /// The future of this call is gone; the call goes on.
     pub(crate) fn detach(&self, op: &Arc<Op>) {
-        op.abandon();
-        self.shared.wake_leader();
+        self.shared.sleepers.leave(op);
         self.shared.interrupt_service();
     }
 
     pub(crate) fn cancel(&self, op: &Arc<Op>) {
         op.cancel();
         self.shared.cancelled.store(true, Ordering::Release);
-        self.shared.drive(true);
+        self.shared.drive();
     }
 
     /// From now on reports are appended to this file.
@@ -190,13 +181,13 @@ impl Engine {
     pub(crate) fn limit(&self, op: &Arc<Op>, limit: Duration) {
         op.limit(limit);
         self.shared.cancelled.store(true, Ordering::Release);
-        self.shared.drive(true);
+        self.shared.drive();
         service::kick();
     }
 
     /// The record of an ended call, for reuse.
     pub(crate) fn recycle(&self, op: Arc<Op>) {
-        let _ = self.shared.free.push(op);
+        self.shared.records.give(op);
     }
 }
 
@@ -221,20 +212,6 @@ thread_local! {
 }
 
 impl Shared {
-    /// A record that nobody else has any more: one that has ended may still be in a list of sleepers.
-    fn unused_op(&self) -> Arc<Op> {
-        /// Records looked at; making another one is cheaper than looking at many.
-        const LOOKS: usize = 8;
-        for _ in 0..LOOKS {
-            match self.free.pop() {
-                Some(op) if Arc::strong_count(&op) == 1 => return op,
-                Some(op) => drop(self.free.push(op)),
-                None => break,
-            }
-        }
-        Arc::default()
-    }
-
     /// Appends one line, in one write, so that ranks of one host may share the file.
     fn write_report(&self, report: &Report) {
         let Some(path) = self.report_to.get() else { return };
@@ -247,9 +224,9 @@ impl Shared {
         }
     }
 
-    /// For rare acts that must not fail for the lock; held elsewhere for one turn at most.
+    /// For rare acts that must not fail for the lock. The caller drives afterwards.
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
-        act(&mut lock(&self.core))
+        act(&mut self.core.wait())
     }
 
     fn begin_submitted(&self, core: &mut Core) {
@@ -258,37 +235,27 @@ impl Shared {
         }
     }
 
-    /// Takes turns until nobody asks for more. Says whether anything moved.
-    pub(crate) fn drive(&self, user: bool) -> bool {
+    /// Takes turns for a user until nobody asks for more. Says whether anything moved.
+    pub(crate) fn drive(&self) -> bool {
         let mut moved = false;
-        loop {
-            self.pending.store(true, Ordering::SeqCst);
-            let mut core = match self.core.try_lock() {
-                Ok(core) => core,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return moved,
-            };
-            self.pending.store(false, Ordering::SeqCst);
+        let mut ready = false;
+        let last = self.core.drive(self.core.ask(), |mut core| {
             core.state.now = Instant::now();
-            if user {
-                core.state.polled_at = core.state.now;
-                self.drives.fetch_add(1, Ordering::Relaxed);
-                if let Some(hub) = &self.hub {
-                    hub.set_driver(self.me, THREAD.with(|thread| *thread));
-                }
+            core.state.polled_at = core.state.now;
+            self.watch.count();
+            if let Some(hub) = &self.hub {
+                hub.set_driver(self.me, THREAD.with(|thread| *thread));
             }
             self.begin_submitted(&mut core);
             if self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
             }
             moved |= core.turn(true);
-            let ready = core.is_ready();
+            ready = core.is_ready();
             self.note_unfinished(&core);
             self.unlock_and_wake(core);
-            if !self.pending.load(Ordering::SeqCst) {
-                return moved || ready;
-            }
-        }
+        });
+        moved || last && ready
     }
 
     fn note_unfinished(&self, core: &Core) {
@@ -299,7 +266,7 @@ impl Shared {
     }
 
     /// Wakers and whoever sleeps for what was published are called without the lock.
-    fn unlock_and_wake(&self, mut core: MutexGuard<'_, Core>) {
+    fn unlock_and_wake(&self, mut core: Turn<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
         if core.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.state.reports.is_empty() {
@@ -348,7 +315,7 @@ impl Shared {
         let polled = self.poll_once(op, wait, cx);
         if polled.is_ready() && wait.slept {
             // It may have led, and others still sleep.
-            self.wake_leader();
+            self.sleepers.call_leader();
         }
         polled
     }
@@ -379,7 +346,7 @@ impl Shared {
         // Not known before it is needed: what has come already needs no clock.
         let mut begun = None;
         loop {
-            let moved = self.drive(true);
+            let moved = self.drive();
             if op.is_done() {
                 return false;
             }
@@ -421,20 +388,15 @@ impl Shared {
     }
 
     fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
-        self.add_parked(op);
         loop {
-            self.await_call();
-            // What came before the announcement is seen here; what comes after it wakes.
-            let moved = self.drive(true);
-            if op.is_done() {
-                return Poll::Ready(());
-            }
-            if moved || self.was_called() {
-                op.wake();
-                return Poll::Pending;
-            }
-            if !self.has_links {
-                return Poll::Pending;
+            match self.lie_down(op) {
+                Sleep::Over => return Poll::Ready(()),
+                Sleep::Disturbed => {
+                    op.wake();
+                    return Poll::Pending;
+                }
+                Sleep::Deep if !self.has_links => return Poll::Pending,
+                Sleep::Deep => {}
             }
             match self.park.arm(&self.poller, &Waker::from(self.clone())) {
                 Armed::Yes => return Poll::Pending,
@@ -445,6 +407,10 @@ impl Shared {
                 }
             }
         }
+    }
+
+    fn lie_down(&self, op: &Arc<Op>) -> Sleep {
+        self.sleepers.lie_down(op, || self.await_call(), || self.drive(), || self.was_called())
     }
 
     /// Nobody drives from here on: peers of this process call when they publish something.
@@ -460,32 +426,8 @@ impl Shared {
         self.hub.as_ref().is_some_and(|hub| !hub.is_parked(self.me))
     }
 
-    /// The list of sleepers, with one in front that somebody still waits for.
-    fn sleepers(&self) -> MutexGuard<'_, VecDeque<Arc<Op>>> {
-        let mut parked = lock(&self.parked);
-        while parked.front().is_some_and(|front| !front.is_waited_for()) {
-            parked.pop_front().inspect(|op| _ = op.set_listed(false));
-        }
-        parked
-    }
-
-    fn add_parked(&self, op: &Arc<Op>) {
-        let mut parked = self.sleepers();
-        if !op.set_listed(true) {
-            parked.push_back(op.clone());
-        }
-    }
-
-    /// Calls the first operation that somebody still waits for.
-    fn wake_leader(&self) {
-        let leader = self.sleepers().front().cloned();
-        if let Some(leader) = leader {
-            leader.wake();
-        }
-    }
-
     fn interrupt_service(&self) {
-        if self.watched.load(Ordering::SeqCst) {
+        if self.watch.is_set() {
             self.poller.interrupt();
         }
     }
@@ -504,51 +446,49 @@ impl Shared {
             });
             self.patience.learn(slept_at.elapsed());
         }
-        self.wake_leader();
+        self.sleepers.call_leader();
     }
 
     fn sleep_blocked(&self, op: &Arc<Op>, alarm: &Alarm, waker: &Waker) {
         alarm.silence();
         op.register(waker);
-        self.add_parked(op);
-        self.await_call();
-        let moved = self.drive(true) || self.was_called();
-        if !moved && !op.is_done() {
+        if self.lie_down(op) == Sleep::Deep {
             self.poller.wait(alarm);
-            self.drive(true);
+            self.drive();
         }
     }
 
     // --- for the service thread
 
-    pub(crate) fn set_watched(&self, watched: bool) {
-        self.watched.store(watched, Ordering::SeqCst);
-    }
-
-    pub(crate) fn drives(&self) -> u64 {
-        self.drives.load(Ordering::Relaxed)
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// Looks after deadlines and takes a turn, if nobody else is at it. `None`: somebody is; else when something
     /// falls due next.
-    pub(crate) fn serve(&self, now: Instant, drive: bool) -> Option<Option<Instant>> {
-        let Ok(mut core) = self.core.try_lock() else { return None };
-        if drive {
-            core.state.now = now;
-            core.collect();
-            self.begin_submitted(&mut core);
-        }
-        let due = core.tick(now);
-        let again = core.is_ready();
-        self.note_unfinished(&core);
-        self.unlock_and_wake(core);
-        Some(if again { Some(now) } else { due })
+    pub(crate) fn serve(&self, now: Instant, mut drive: bool) -> Option<Option<Instant>> {
+        let mut due = None;
+        let last = self.core.drive(self.core.offer(), |mut core| {
+            if drive {
+                core.state.now = now;
+                core.collect();
+                self.begin_submitted(&mut core);
+            }
+            due = core.tick(now);
+            if core.is_ready() {
+                due = Some(now);
+            }
+            // A further turn is one that somebody asked for.
+            drive = true;
+            self.note_unfinished(&core);
+            self.unlock_and_wake(core);
+        });
+        last.then_some(due)
     }
 
-    /// Whether anything has come that nobody has looked at.
-    pub(crate) fn has_news(&self) -> bool {
-        self.pending.load(Ordering::SeqCst)
-            || self.unfinished.load(Ordering::Acquire)
+    /// Whether calls or messages wait that nobody has looked at.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.unfinished.load(Ordering::Acquire)
             || !self.submissions.is_empty()
             || self.hub.as_ref().is_some_and(|hub| !hub.inbox_is_empty(self.me))
     }
@@ -559,7 +499,7 @@ impl Shared {
 
     /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
     pub(crate) fn wind_down(&self, give_up: bool) -> bool {
-        let mut core = lock(&self.core);
+        let mut core = self.core.wait();
         core.state.now = Instant::now();
         self.begin_submitted(&mut core);
         core.turn(true);
@@ -608,7 +548,7 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_leader();
+        self.sleepers.call_leader();
         self.interrupt_service();
     }
 }

@@ -9,19 +9,20 @@
 //! not read, or the owner sees the reader and leaves the memory to the lease, which lives as long as the reader's
 //! reference to it.
 //!
-//! Why no wake-up is missed: who is about to sleep sets `parked` and then looks at everything once more; who publishes
-//! stores first and then looks at `parked`, with a fence between. One of the two sees the other.
+//! Why no wake-up is missed: who is about to sleep announces it and then looks at everything once more; who publishes
+//! does that first and then looks at the [`Announcement`].
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use super::frame::Header;
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
+use crate::runtime::announcement::Announcement;
+use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicUsize, Mutex};
 
 /// Messages that wait for one rank at most; senders keep what does not fit.
 const INBOX: usize = 4096;
@@ -49,7 +50,7 @@ pub(crate) struct Hub {
 #[derive(Debug)]
 struct Port {
     inbox: ArrayQueue<Message>,
-    parked: AtomicBool,
+    sleep: Announcement,
     /// Thread that drove this rank last: nobody spins for a peer that his own thread must drive.
     driver: AtomicUsize,
     gone: AtomicBool,
@@ -60,7 +61,7 @@ impl Hub {
     pub(crate) fn new(ranks: usize) -> Arc<Self> {
         let port = || Port {
             inbox: ArrayQueue::new(INBOX),
-            parked: AtomicBool::new(false),
+            sleep: Announcement::default(),
             driver: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -120,9 +121,7 @@ impl Hub {
 
     /// Something was published for `to`: whether it sleeps and must be woken, which the caller does outside of locks.
     pub(crate) fn must_wake(&self, to: usize) -> bool {
-        fence(Ordering::SeqCst);
-        let port = &self.ranks[to];
-        port.parked.load(Ordering::Relaxed) && port.parked.swap(false, Ordering::AcqRel)
+        self.ranks[to].sleep.answer()
     }
 
     pub(crate) fn wake(&self, to: usize) {
@@ -139,13 +138,12 @@ impl Hub {
 
     /// Announces sleep. The caller looks at everything once more before it sleeps.
     pub(crate) fn park(&self, rank: usize) {
-        self.ranks[rank].parked.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.ranks[rank].sleep.make();
     }
 
     /// Whether nobody has called since the announcement.
     pub(crate) fn is_parked(&self, rank: usize) -> bool {
-        self.ranks[rank].parked.load(Ordering::Acquire)
+        self.ranks[rank].sleep.stands()
     }
 
     pub(crate) fn set_driver(&self, rank: usize, thread: usize) {
@@ -207,16 +205,16 @@ impl Lease {
     /// Makes the lease ready for another operation that lends `ranges`; nobody else has it.
     pub(crate) fn reset(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) {
         self.digest = digest;
-        *self.revoked.get_mut() = false;
+        self.revoked.store(false, Ordering::Relaxed);
         for (used, base) in ranges.enumerate() {
             if used == self.slots.len() {
                 self.slots.push(Slot::new(base));
             }
             let slot = &mut self.slots[used];
             slot.base = base;
-            *slot.lent.get_mut() = 0;
-            *slot.reader.taken.get_mut() = 0;
-            *slot.reader.reading.get_mut() = false;
+            slot.lent.store(0, Ordering::Relaxed);
+            slot.reader.taken.store(0, Ordering::Relaxed);
+            slot.reader.reading.store(false, Ordering::Relaxed);
         }
     }
 

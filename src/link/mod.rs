@@ -8,6 +8,8 @@
 
 pub(crate) mod frame;
 pub(crate) mod memory;
+#[cfg(all(test, hcomm_loom))]
+mod models;
 pub(crate) mod tcp;
 
 use crate::buffer::raw::Raw;

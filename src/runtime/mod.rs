@@ -3,7 +3,11 @@
 //! - `poller`: the one set of descriptors, as one descriptor
 //! - `park`: sleeping on that descriptor inside a tokio runtime
 //! - `spin`: how long to look before sleeping
+//! - `announcement`: sleep that whoever publishes something ends
+//! - `sync`: atomics and locks, or what models explore in their place
 
+pub(crate) mod announcement;
 pub(crate) mod park;
 pub(crate) mod poller;
 pub(crate) mod spin;
+pub(crate) mod sync;
