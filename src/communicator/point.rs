@@ -16,7 +16,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count.
+    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count;
+    /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
     ///
     /// # Cancel safety
     ///

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::{CallDesc, Request};
-use super::point::Matching;
+use super::point::{Content, Matching};
 use super::status::Status;
 use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
-use crate::link::frame::Header;
+use crate::link::frame::{EAGER, Header};
 use crate::link::memory::Lease;
 use crate::rank::{Rank, Seq};
 
@@ -18,7 +18,7 @@ use crate::rank::{Rank, Seq};
 const HISTORY_MAX: usize = 64;
 /// Verdicts on numbers not called yet; far more than operations in flight, so only a broken peer meets it.
 const TOMBS_MAX: usize = 4096;
-/// Frames kept for numbers not called yet. Payload among them is bounded by the eager budget already.
+/// Frames of one rank kept for numbers not called yet. Payload among them is bounded by the eager budget already.
 const STASH_MAX: usize = 65_536;
 
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Channel {
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
     stash: Vec<Stashed>,
+    /// How many of these are of each rank.
+    stashed: Vec<usize>,
     tombs: VecDeque<Tomb>,
     history: VecDeque<Past>,
     /// Why nothing can be done on it any more.
@@ -64,6 +66,15 @@ pub(crate) enum Kept {
     Lease(Arc<Lease>),
 }
 
+impl Stashed {
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.kept {
+            Kept::Frame(bytes) => bytes.len(),
+            Kept::Lease(_) => 0,
+        }
+    }
+}
+
 /// The outcome of a number, known before it is called here.
 #[derive(Debug)]
 pub(crate) struct Tomb {
@@ -73,12 +84,25 @@ pub(crate) struct Tomb {
 }
 
 /// A call that was made here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Past {
     seq: u64,
     pub desc: CallDesc,
     /// Its caller knows, or will be told, that it did not go well.
     pub told: bool,
+    /// Ranks that contradict it and have been told what was called.
+    answered: Vec<usize>,
+}
+
+impl Past {
+    /// Whether this rank is to be told what was called: once.
+    pub(crate) fn answers(&mut self, rank: usize) -> bool {
+        let news = !self.answered.contains(&rank);
+        if news {
+            self.answered.push(rank);
+        }
+        news
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -98,6 +122,7 @@ impl Channel {
             called: 0,
             inflight: Vec::new(),
             stash: Vec::new(),
+            stashed: vec![0; ranks],
             tombs: VecDeque::new(),
             history: VecDeque::new(),
             failed: None,
@@ -129,7 +154,7 @@ impl Channel {
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front();
         }
-        self.history.push_back(Past { seq, desc, told: false });
+        self.history.push_back(Past { seq, desc, told: false, answered: Vec::new() });
     }
 
     pub(crate) fn past_call(&mut self, seq: u64) -> Option<&mut Past> {
@@ -144,9 +169,11 @@ impl Channel {
     }
 
     pub(crate) fn keep(&mut self, stashed: Stashed) -> Result<(), String> {
-        if self.stash.len() >= STASH_MAX {
+        let of = &mut self.stashed[stashed.from];
+        if *of >= STASH_MAX {
             return Err("too many frames for operations that were not called".into());
         }
+        *of += 1;
         self.stash.push(stashed);
         Ok(())
     }
@@ -154,7 +181,27 @@ impl Channel {
     /// The next frame kept for a number, in the order of arrival.
     pub(crate) fn unkeep(&mut self, seq: u64) -> Option<Stashed> {
         let index = self.stash.iter().position(|stashed| stashed.header.number == seq)?;
-        Some(self.stash.remove(index))
+        let stashed = self.stash.remove(index);
+        self.stashed[stashed.from] -= 1;
+        Some(stashed)
+    }
+
+    /// Eager payload that nobody has asked for: from whom, and how many bytes.
+    pub(crate) fn unclaimed(&mut self) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        for Stashed { from, header, .. } in self.stash.drain(..) {
+            if header.flags & EAGER != 0 {
+                found.push((from, header.length as usize));
+            }
+        }
+        for (from, matching) in self.matching.iter_mut().enumerate() {
+            for message in matching.unexpected.drain(..) {
+                if let Content::Whole(bytes) = message.content {
+                    found.push((from, bytes.len()));
+                }
+            }
+        }
+        found
     }
 
     pub(crate) fn bury(&mut self, tomb: Tomb) {

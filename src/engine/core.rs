@@ -91,7 +91,7 @@ impl Core {
     /// Asks the poll set which connections can be read and written again.
     pub(crate) fn collect(&mut self) {
         let (links, quiet) = (&mut self.links, &mut self.quiet);
-        self.poller.collect(|token, readable, writable| {
+        self.poller.collect(|token, readable, writable, ended| {
             let (peer, class) = untoken(token);
             if class == Class::Bulk {
                 *quiet = 0;
@@ -100,6 +100,7 @@ impl Core {
                 let conn = pair.conn(class);
                 conn.read_blocked &= !readable;
                 conn.write_blocked &= !writable;
+                conn.ended |= ended;
             }
         });
     }
@@ -187,7 +188,11 @@ impl Core {
         let any = !self.state.io.outbox.is_empty();
         for (peer, class, frame) in self.state.io.outbox.drain(..) {
             if let Some(pair) = self.links[peer].as_mut() {
-                pair.conn(class).push(frame);
+                let conn = pair.conn(class);
+                conn.push(frame);
+                if class == Class::Fast {
+                    self.state.io.peers[peer].waiting = conn.queued_frames();
+                }
             }
         }
         any
@@ -212,6 +217,9 @@ impl Core {
                         let left = conn.queued_bytes();
                         self.state.io.unqueue(peer, class, before - left);
                         self.state.io.peers[peer].consumed_told = consumed;
+                        if class == Class::Fast {
+                            self.state.io.peers[peer].waiting = conn.queued_frames();
+                        }
                     }
                     Err(broken) => self.broken(peer, class, broken),
                 }
@@ -262,8 +270,18 @@ impl Core {
         }
     }
 
+    /// Peers that were found out by what they had sent before.
+    fn disconnect_offenders(&mut self) {
+        while let Some(peer) = self.state.offenders.pop() {
+            for class in [Class::Fast, Class::Bulk] {
+                self.disconnect(peer, class);
+            }
+        }
+    }
+
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
+        self.disconnect_offenders();
         for ended in self.state.ended.drain(..) {
             if ended.forget {
                 for (peer, pair) in self.links.iter_mut().enumerate() {
@@ -274,6 +292,7 @@ impl Core {
                     }
                 }
             }
+            drop(ended.blocks);
             ended.op.finish(ended.outcome);
             self.woken.push(ended.op);
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::channel::{Kept, Stashed};
-use super::point::{Content, Unexpected};
+use super::io::{EAGER_OVERHEAD, EAGER_WINDOW};
+use super::point::{Content, OFFERS_MAX, Unexpected};
 use super::state::{Flight, State};
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::link::memory::{Lease, Message};
@@ -13,6 +14,9 @@ impl Handler for State {
     fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
         self.io.returned(peer, header.consumed)?;
         let length = header.length as usize;
+        if header.flags & EAGER != 0 {
+            self.io.receive_eager(peer, length)?;
+        }
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
@@ -155,6 +159,7 @@ impl State {
         match header.kind {
             Kind::Data | Kind::Credit | Kind::Request => self.collective(index, from, header, bytes),
             Kind::Eager => {
+                self.next_message(index, from, header.number)?;
                 let content = Content::Whole(bytes);
                 self.match_message(index, from, unexpected(header, header.length as usize, content));
                 Ok(())
@@ -162,20 +167,15 @@ impl State {
             Kind::Offer => {
                 let bytes =
                     usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
+                self.next_message(index, from, header.number)?;
                 self.match_message(index, from, unexpected(header, bytes, Content::Offered));
-                Ok(())
+                self.check_offers(index, from)
             }
-            Kind::Accept => {
-                self.accepted(index, from, header);
-                Ok(())
-            }
+            Kind::Accept => self.accepted(index, from, header),
             Kind::Abort => self.on_abort(index, from, header, &bytes),
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
-            Kind::Close => {
-                self.said_close(index, from, header.number);
-                Ok(())
-            }
+            Kind::Close => self.said_close(index, from, header.number),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
         }
     }
@@ -245,17 +245,42 @@ impl State {
         }
     }
 
-    fn accepted(&mut self, index: usize, from: usize, header: &Header) {
-        let Some(channel) = &self.channels[index] else { return };
-        let sends = &channel.matching[from].sends;
-        let Some((_, key)) = sends.iter().find(|(number, _)| *number == header.number).copied() else {
+    fn accepted(&mut self, index: usize, from: usize, header: &Header) -> Result<(), String> {
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let matching = &mut channel.matching[from];
+        if !matching.offers.remove(&header.number) {
+            return Err(format!("accepts message {}, which is not on offer", header.number));
+        }
+        let Some((_, key)) = matching.sends.iter().find(|(number, _)| *number == header.number).copied()
+        else {
             self.refuse_accept(index, from, header.number);
-            return;
+            return Ok(());
         };
         if let Some(Flight::Point(point)) = self.flight(key) {
             point.accepted();
         }
         self.touch(key);
+        Ok(())
+    }
+
+    /// Messages are counted by their sender and come in this order.
+    fn next_message(&mut self, index: usize, from: usize, number: u64) -> Result<(), String> {
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let due = &mut channel.matching[from].due;
+        if number != *due {
+            return Err(format!("message {number} where {due} was due"));
+        }
+        *due += 1;
+        Ok(())
+    }
+
+    /// What a sender offers, and nobody has asked for, is kept here; an honest one knows the limit.
+    fn check_offers(&mut self, index: usize, from: usize) -> Result<(), String> {
+        let Some(channel) = &self.channels[index] else { return Ok(()) };
+        if channel.matching[from].unexpected.len() > OFFERS_MAX + EAGER_WINDOW / EAGER_OVERHEAD {
+            return Err("too many offers that nobody has accepted".into());
+        }
+        Ok(())
     }
 
     /// A message between ranks of this process.
@@ -282,6 +307,7 @@ impl State {
         let from = self.rank_in(index, peer)?;
         if header.kind == Kind::Offer {
             let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
+            self.next_message(index, from, header.number)?;
             self.match_message(index, from, unexpected(header, bytes, Content::Leased(lease)));
             return Ok(());
         }

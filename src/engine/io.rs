@@ -20,6 +20,8 @@ pub(crate) const EAGER_WINDOW: usize = 1 << 20;
 pub(crate) const EAGER_OVERHEAD: usize = 256;
 /// Lent bytes queued on one connection at most: what is urgent, or aborted, waits for no more than this.
 const QUEUE_MAX: usize = 1 << 20;
+/// Frames waiting to leave beyond which a peer gets no answers that it can do without: it asks and does not read.
+const ANSWERS_MAX: usize = 1024;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +39,12 @@ pub(crate) struct PeerIo {
     /// Eager bytes sent that the peer has not consumed, as far as we know.
     eager_sent: u64,
     eager_returned: u64,
-    /// Eager bytes of the peer that we consumed, and what we last told him.
+    /// Eager bytes that came from the peer; of these, what we consumed, and what we last told him.
+    eager_received: u64,
     pub consumed: u64,
     pub consumed_told: u64,
+    /// Frames that wait to leave on the connection for control.
+    pub waiting: usize,
 }
 
 #[derive(Debug)]
@@ -69,8 +74,10 @@ impl Io {
             queued: [0; 2],
             eager_sent: 0,
             eager_returned: 0,
+            eager_received: 0,
             consumed: 0,
             consumed_told: 0,
+            waiting: 0,
         };
         Io {
             me,
@@ -187,11 +194,31 @@ impl Io {
         Ok(news)
     }
 
+    /// An eager frame begins to come, which must be within the budget. Only byte links ask: in one process there is no
+    /// other code.
+    pub(crate) fn receive_eager(&mut self, peer: usize, bytes: usize) -> Result<(), String> {
+        if bytes > EAGER_MAX {
+            return Err(format!("an eager frame of {bytes} bytes exceeds {EAGER_MAX}"));
+        }
+        let peer = &mut self.peers[peer];
+        peer.eager_received += (bytes + EAGER_OVERHEAD) as u64;
+        if peer.eager_received - peer.consumed > EAGER_WINDOW as u64 {
+            return Err("eager payload beyond its budget".into());
+        }
+        Ok(())
+    }
+
+    /// Whether a peer gets an answer that it can do without.
+    pub(crate) fn may_answer(&self, peer: usize) -> bool {
+        self.peers[peer].waiting < ANSWERS_MAX
+    }
+
     /// An eager message of the peer was consumed; tells him in a frame of its own only if nothing else does in time.
     pub(crate) fn consume_eager(&mut self, peer: usize, bytes: usize) {
         let io = &mut self.peers[peer];
         io.consumed += (bytes + EAGER_OVERHEAD) as u64;
-        if io.consumed - io.consumed_told >= EAGER_WINDOW as u64 / 4 {
+        // Whatever waits to leave tells it, too.
+        if io.consumed - io.consumed_told >= EAGER_WINDOW as u64 / 4 && io.waiting < ANSWERS_MAX {
             io.consumed_told = io.consumed;
             let mut header = Header::new(Kind::Consumed, 0, 0);
             header.consumed = io.consumed;

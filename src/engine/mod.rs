@@ -29,6 +29,8 @@ pub(crate) mod shared;
 mod sleepers;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 mod trouble;
 mod turns;
 mod watch;

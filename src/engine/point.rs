@@ -5,7 +5,7 @@
 //! with another tag is still found. Headers of both kinds travel on one connection, in order, so that messages with
 //! the same tag never overtake each other.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::head::Head;
@@ -20,6 +20,8 @@ use crate::link::{Class, RunKey, Sink};
 const SLICE: usize = 256 << 10;
 /// In a process, payload up to this size goes with its header: cheaper than a lease and its return.
 const INLINE_MAX: usize = 4 << 10;
+/// Messages to one rank that it has not accepted: their headers wait there, so that there is a limit.
+pub(crate) const OFFERS_MAX: usize = 65_536;
 
 /// A send or a receive in flight.
 #[derive(Debug)]
@@ -35,13 +37,17 @@ pub(crate) struct Point {
 #[derive(Debug)]
 pub(crate) enum Side {
     Send { number: u64, queued: usize, done: usize, accepted: bool, lease: Option<Arc<Lease>> },
-    Receive { matched: Option<u64>, arrived: usize, lease: Option<Arc<Lease>> },
+    Receive { matched: Option<u64>, arrived: usize, reading: bool, lease: Option<Arc<Lease>> },
 }
 
 /// Messages between this rank and one other on one communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     next: u64,
+    /// Number of the next message from there.
+    pub due: u64,
+    /// What was offered over a byte link and has not been answered, whether its send still waits or not.
+    pub offers: HashSet<u64>,
     /// Receives without a message, in the order of posting.
     pub posted: VecDeque<(u32, RunKey)>,
     /// Messages without a receive, in the order of sending.
@@ -118,10 +124,10 @@ impl Point {
         header
     }
 
-    /// Sends the message, or offers it.
-    pub(crate) fn begin_send(&mut self, io: &mut Io) {
+    /// Sends the message, or offers it; says whether it was offered over a byte link.
+    pub(crate) fn begin_send(&mut self, io: &mut Io) -> bool {
         let (raw, world) = (self.raw(), self.world());
-        let Side::Send { number, .. } = self.side else { return };
+        let Side::Send { number, .. } = self.side else { return false };
         let mut header = self.header(Kind::Eager, number);
         let inline = match io.via(world) {
             Via::Stream => raw.len() <= EAGER_MAX,
@@ -139,7 +145,7 @@ impl Point {
                 io.message(world, header, bytes, None);
                 self.add_done(raw.len());
             }
-            return;
+            return false;
         }
         header.kind = Kind::Offer;
         header.offset = raw.len() as u64;
@@ -150,9 +156,10 @@ impl Point {
                 *slot = Some(lease.clone());
             }
             io.message(world, header, Vec::new(), Some(lease));
-        } else {
-            io.control(world, Outgoing::control(header));
+            return false;
         }
+        io.control(world, Outgoing::control(header));
+        true
     }
 
     fn set_accepted(&mut self, bytes: usize) {
@@ -202,7 +209,7 @@ impl Point {
 
     fn advance_receive(&mut self, io: &mut Io) -> bool {
         let (raw, world) = (self.raw(), self.world());
-        let Side::Receive { matched, arrived, lease } = &mut self.side else { return false };
+        let Side::Receive { matched, arrived, lease, .. } = &mut self.side else { return false };
         if let Some(lease) = lease {
             let end = (*arrived + SLICE).min(raw.len());
             let Some(src) = lease.enter(0) else { return false };
@@ -220,7 +227,7 @@ impl Point {
     pub(crate) fn take_message(&mut self, message: Unexpected, io: &mut Io) {
         let (raw, world) = (self.raw(), self.world());
         let accept = self.header(Kind::Accept, message.number);
-        let Side::Receive { matched, arrived, lease } = &mut self.side else { return };
+        let Side::Receive { matched, arrived, lease, .. } = &mut self.side else { return };
         *matched = Some(message.number);
         match message.content {
             Content::Whole(bytes) => {
@@ -244,17 +251,26 @@ impl Point {
     }
 
     /// Where payload of the accepted message goes.
-    pub(crate) fn sink(&self, header: &Header) -> Result<Sink, String> {
-        let Side::Receive { arrived, .. } = self.side else { return Err("payload for a send".into()) };
+    pub(crate) fn sink(&mut self, header: &Header) -> Result<Sink, String> {
+        let Side::Receive { arrived, reading, .. } = self.side else {
+            return Err("payload for a send".into());
+        };
+        if reading {
+            return Err("a message on both connections at once".into());
+        }
         let end = (header.offset as usize).checked_add(header.length as usize);
         let end = end.filter(|end| *end <= self.raw().len() && header.offset as usize == arrived);
         let end = end.ok_or_else(|| format!("payload at {} where {arrived} was due", header.offset))?;
+        if let Side::Receive { reading, .. } = &mut self.side {
+            *reading = true;
+        }
         Ok(Sink::Direct(self.raw().sub(arrived..end), self.head.key))
     }
 
     pub(crate) fn arrived(&mut self, bytes: usize) {
-        if let Side::Receive { arrived, .. } = &mut self.side {
+        if let Side::Receive { arrived, reading, .. } = &mut self.side {
             *arrived += bytes;
+            *reading = false;
         }
     }
 

@@ -4,14 +4,17 @@ use std::time::{Duration, Instant};
 
 use super::state::{Flight, STALL, State};
 use super::status::{Current, Status};
-use super::trouble::{ASK, Cause, decode, encode};
+use super::trouble::{Cause, decode, encode};
 use crate::error::{Error, Report};
 use crate::link::RunKey;
-use crate::link::frame::{Header, Kind, Outgoing};
+use crate::link::frame::{ASK, Header, Kind, Outgoing};
 use crate::rank::{Rank, Seq};
 
 /// When a waiting operation tells again where it is: after a second, then with a warning after five, then doubling.
 const REMARKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// Ranks named at most: those beyond do not fit into a frame and would explain no more.
+const WAITS_TOLD: usize = 1024;
 
 impl State {
     /// An operation waits long: when that is worth the next remark.
@@ -50,7 +53,7 @@ impl State {
         let current = oldest.map(|flight| Current {
             seq: flight.head().seq,
             call: flight.head().desc.info(),
-            waits_for: flight.waits_for().into_iter().map(|rank| rank as u32).collect(),
+            waits_for: flight.waits_for().into_iter().take(WAITS_TOLD).map(|rank| rank as u32).collect(),
         });
         let digest = oldest.map_or(0, |flight| flight.head().digest);
         let collective = matches!(oldest, Some(Flight::Collective(_)));
@@ -79,6 +82,12 @@ impl State {
         let status: Status = decode(body)?;
         let now = self.now;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let waits_for = status.current.as_ref().map_or(&[][..], |current| &current.waits_for);
+        let ranks = channel.members.len();
+        if waits_for.len() > ranks || waits_for.iter().any(|rank| *rank as usize >= ranks) {
+            return Err(format!("waits for ranks that a communicator of {ranks} does not have"));
+        }
+        let peer = channel.members[from] as usize;
         channel.statuses[from] = Some((now, status));
         if header.digest != 0 {
             match channel.flight(header.number) {
@@ -89,7 +98,7 @@ impl State {
                 None => self.contradicted_past(index, from, header),
             }
         }
-        if header.flags & ASK != 0 {
+        if header.flags & ASK != 0 && self.io.may_answer(peer) {
             self.tell_status(index, Some(from));
         }
         Ok(())

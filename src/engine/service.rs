@@ -97,7 +97,7 @@ impl Service {
         let mut all: Vec<Watched> = Vec::new();
         loop {
             // A call is forgotten before it is looked what for: one that comes later ends the next sleep.
-            self.alarm.collect(|_, _, _| {});
+            self.alarm.collect(|_, _, _, _| {});
             {
                 let mut newcomers = lock(&self.newcomers);
                 all.extend(newcomers.engines.drain(..).map(Watched::new));

@@ -11,14 +11,17 @@ use super::io::{Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
+use crate::buffer::pool::Block;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Frames kept for communicators that this rank has not opened yet.
+/// Frames of one peer kept for communicators that this rank has not opened yet, and bytes of them. Payload is bounded by
+/// the eager budget already; text is rare.
 const ORPHANS_MAX: usize = 65_536;
+const ORPHAN_BYTES_MAX: usize = 16 << 20;
 /// Closed communicators remembered.
 const CLOSED_MAX: usize = 1024;
 
@@ -42,6 +45,8 @@ pub(crate) struct State {
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
     orphans: Vec<(usize, Stashed)>,
+    /// Peers that broke the protocol in what they had sent before: their connections are to be closed.
+    pub offenders: Vec<usize>,
     /// Communicators that were closed here: what still comes for them is dropped.
     closed: VecDeque<u64>,
     pub peers: Vec<Peer>,
@@ -74,6 +79,8 @@ pub(crate) struct Ended {
     pub outcome: Outcome,
     /// Links must forget its memory before its owner gets it back.
     pub forget: bool,
+    /// Staging memory that links may still know.
+    pub blocks: Vec<Block>,
 }
 
 /// What is known about another process.
@@ -84,6 +91,9 @@ pub(crate) struct Peer {
     pub standing: Standing,
     /// Connections on which it said goodbye.
     pub byes: u32,
+    /// Frames of it that are kept for communicators not open yet, and their bytes.
+    orphans: usize,
+    orphan_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,10 +145,11 @@ impl State {
             recycled: Vec::new(),
             ended: Vec::new(),
             orphans: Vec::new(),
+            offenders: Vec::new(),
             closed: VecDeque::new(),
             peers: labels
                 .into_iter()
-                .map(|label| Peer { label, standing: Standing::Here, byes: 0 })
+                .map(|label| Peer { label, standing: Standing::Here, byes: 0, orphans: 0, orphan_bytes: 0 })
                 .collect(),
             now,
             live: 0,
@@ -164,6 +175,8 @@ impl State {
         }
         for (peer, stashed) in std::mem::take(&mut self.orphans) {
             if stashed.header.channel == id {
+                self.peers[peer].orphans -= 1;
+                self.peers[peer].orphan_bytes -= stashed.bytes();
                 self.adopt_orphan(peer, stashed);
             } else {
                 self.orphans.push((peer, stashed));
@@ -173,8 +186,12 @@ impl State {
     }
 
     pub(crate) fn close(&mut self, index: usize) {
-        if let Some(channel) = self.channels[index].take() {
+        if let Some(mut channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
+            // What nobody asked for gives its budget back.
+            for (from, bytes) in channel.unclaimed() {
+                self.io.consume_eager(channel.members[from] as usize, bytes);
+            }
             if self.closed.len() == CLOSED_MAX {
                 self.closed.pop_front();
             }
@@ -194,7 +211,10 @@ impl State {
     }
 
     pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
-        if self.orphans.len() >= ORPHANS_MAX {
+        let of = &mut self.peers[peer];
+        of.orphans += 1;
+        of.orphan_bytes += stashed.bytes();
+        if of.orphans > ORPHANS_MAX || of.orphan_bytes > ORPHAN_BYTES_MAX {
             return Err("too many frames for communicators that were not opened".into());
         }
         self.orphans.push((peer, stashed));
@@ -258,7 +278,9 @@ impl State {
         // Whoever gave it up has told all; where ranks disagree, this one has its say as well.
         let known = refusal.is_none() && calls.is_empty() && aborted.is_some();
         let aborted = aborted.filter(|_| calls.is_empty());
-        if let Some(error) = refusal.or(aborted).or_else(|| self.departed(&request)) {
+        if let Some(error) =
+            refusal.or(aborted).or_else(|| self.departed(&request)).or_else(|| self.overdone(&request))
+        {
             if collective {
                 self.drop_kept(&request);
                 self.tell_failed(request.channel, request.seq);
@@ -267,7 +289,8 @@ impl State {
                 }
             }
             let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
-            self.ended.push(Ended { op, key: RunKey::default(), outcome, forget: false });
+            let key = RunKey::default();
+            self.ended.push(Ended { op, key, outcome, forget: false, blocks: Vec::new() });
             return;
         }
         self.launch(op, request, calls);
@@ -373,7 +396,9 @@ impl State {
             return;
         }
         of.matching[to].sends.push((number, key));
-        point.begin_send(&mut self.io);
+        if point.begin_send(&mut self.io) {
+            of.matching[to].offers.insert(number);
+        }
         if point.is_polled() {
             self.polled.push(key);
         }
@@ -385,7 +410,7 @@ impl State {
         let key = head.key;
         let tag = head.desc.tag.map_or(0, |tag| tag.0);
         let channel = head.channel;
-        let side = Side::Receive { matched: None, arrived: 0, lease: None };
+        let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None };
         self.flights[key.index as usize].flight =
             Some(Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
@@ -507,8 +532,9 @@ impl State {
             self.reports.extend(report);
         }
         let forget = result.is_err();
+        let mut blocks = Vec::new();
         let parts = match &mut flight {
-            Flight::Collective(run) => run.end(&mut self.io),
+            Flight::Collective(run) => run.end(&mut self.io, &mut blocks),
             Flight::Point(point) => point.end(!forget, &mut self.io),
         };
         let head = flight.head();
@@ -525,7 +551,7 @@ impl State {
         }
         let outcome = Outcome { result, parts };
         let channel = head.channel;
-        self.ended.push(Ended { op: head.op.clone(), key, outcome, forget });
+        self.ended.push(Ended { op: head.op.clone(), key, outcome, forget, blocks });
         if let Flight::Collective(run) = flight {
             self.recycled.push(run.recycled());
         }
@@ -542,7 +568,13 @@ impl State {
             Kept::Lease(lease) => self.leased(peer, &header, lease),
         };
         if let Err(problem) = outcome {
-            tracing::warn!(peer, problem, "frame for a new communicator dropped");
+            self.offends(peer, &problem);
         }
+    }
+
+    /// A peer turns out to have broken the protocol, when no connection is at hand to be closed.
+    pub(crate) fn offends(&mut self, peer: usize, problem: &str) {
+        self.lost(peer, format!("it broke the protocol: {problem}"));
+        self.offenders.push(peer);
     }
 }

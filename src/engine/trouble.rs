@@ -6,17 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Work};
 use super::channel::{Past, Tomb, Verdict};
-use super::point::Unexpected;
+use super::point::{OFFERS_MAX, Unexpected};
 use super::state::{Flight, Standing, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
-use crate::link::frame::{Header, Kind, Outgoing};
+use crate::link::frame::{ASK, CONTROL_MAX, Header, Kind, Outgoing, POINT, TO_SENDER};
 use crate::rank::{Rank, Seq};
 
 /// How long a contradicted operation waits to learn what everybody called.
 const VERDICT: Duration = Duration::from_millis(100);
-/// The frame asks for the receiver's own call or status.
-pub(super) const ASK: u16 = 2;
 
 /// Why a rank gave an operation up, as the others are told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -115,8 +113,9 @@ impl State {
     /// A frame for a number that is over here, with another digest than ours had.
     pub(crate) fn contradicted_past(&mut self, index: usize, from: usize, header: &Header) {
         let Some(channel) = self.channels[index].as_mut() else { return };
-        let Some(desc) = channel.past_call(header.number).map(|past| past.desc) else { return };
-        if header.digest == desc.digest() || header.digest == 0 {
+        let Some(past) = channel.past_call(header.number) else { return };
+        let desc = past.desc;
+        if header.digest == desc.digest() || header.digest == 0 || !past.answers(from) {
             return;
         }
         let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
@@ -139,14 +138,16 @@ impl State {
             self.contradict(key, vec![(from, call)]);
         } else if seq >= channel.called {
             channel.bury(Tomb { seq, by: from, verdict: Verdict::Contradicted(call) });
-        } else if let Some(Past { desc, told, .. }) = channel.past_call(seq).copied() {
+        } else if let Some(past) = channel.past_call(seq) {
+            let Past { desc, told, .. } = *past;
+            let answer = header.flags & ASK != 0 && past.answers(from);
             if desc.info() != call && !told {
                 channel.told(seq);
                 let calls = [(channel.rank, desc.info()), (from, call)];
                 let late = channel.mismatch(desc.operation, seq, &calls);
                 channel.late.get_or_insert(late);
             }
-            if header.flags & ASK != 0 {
+            if answer {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
                 self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
             }
@@ -188,7 +189,7 @@ impl State {
     pub(super) fn publish_abort(&mut self, index: usize, seq: u64, cause: &Cause) {
         let Some(channel) = &self.channels[index] else { return };
         let header = Header::new(Kind::Abort, channel.id, seq);
-        self.broadcast(index, header, &encode(cause));
+        self.broadcast(index, header, &encode_cause(cause));
     }
 
     pub(crate) fn on_abort(
@@ -201,7 +202,10 @@ impl State {
         let cause: Cause = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         if header.flags & POINT != 0 {
-            let matching = &channel.matching[from];
+            let matching = &mut channel.matching[from];
+            if header.flags & TO_SENDER != 0 {
+                matching.offers.remove(&header.number);
+            }
             let side = if header.flags & TO_SENDER != 0 { &matching.sends } else { &matching.receives };
             let key = side.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
             if let Some(key) = key {
@@ -268,7 +272,12 @@ impl State {
 
     /// A protocol violation found while frames were adopted, when no connection is at hand to be closed.
     pub(crate) fn broke_protocol(&mut self, key: RunKey, from: usize, problem: String) {
+        let peer = self.flight(key).map(|flight| flight.head().members[from] as usize);
+        let text = problem.clone();
         self.finish(key, Err(Error::Protocol { rank: Rank(from as u32), problem }));
+        if let Some(peer) = peer {
+            self.offends(peer, &text);
+        }
     }
 
     // --- point to point
@@ -420,14 +429,18 @@ impl State {
 
     /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
     /// come once all of them say so.
-    pub(crate) fn said_close(&mut self, index: usize, rank: usize, called: u64) {
-        let Some(channel) = self.channels[index].as_mut() else { return };
+    pub(crate) fn said_close(&mut self, index: usize, rank: usize, called: u64) -> Result<(), String> {
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let connections =
             if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
+        if channel.closes[rank] == connections {
+            return Err("has closed a communicator twice".into());
+        }
         channel.closes[rank] += 1;
         if channel.closes[rank] == connections {
             self.on_close(index, rank, called);
         }
+        Ok(())
     }
 
     /// A rank will not use this communicator again, from number `called` on, and all it sent has come.
@@ -472,6 +485,17 @@ impl State {
         }
     }
 
+    /// A send to a rank that has accepted none of very many before.
+    pub(super) fn overdone(&self, request: &Request) -> Option<Error> {
+        let Work::Send { to } = request.work else { return None };
+        let waiting = self.channels[request.channel].as_ref()?.matching[to].offers.len();
+        let problem = format!(
+            "{waiting} messages to rank {to} wait to be received, which is the limit: await some of them first"
+        );
+        let operation = request.desc.operation.into();
+        (waiting >= OFFERS_MAX).then_some(Error::InvalidArgument { operation, problem })
+    }
+
     /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
     /// had to send has come.
     pub(super) fn departed(&self, request: &Request) -> Option<Error> {
@@ -493,14 +517,26 @@ impl State {
     }
 }
 
-/// The frame's number is a message's between two ranks, counted by the receiver of the frame.
-const POINT: u16 = 4;
-/// That message is one that the frame's receiver sends.
-const TO_SENDER: u16 = 8;
-
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     // Serialisation into memory can't fail; an empty body would be refused by the receiver.
     postcard::to_stdvec(value).unwrap_or_default()
+}
+
+/// A report of many ranks is cut to what a frame holds.
+fn encode_cause(cause: &Cause) -> Vec<u8> {
+    let mut body = encode(cause);
+    let mut cut = cause.clone();
+    while body.len() > CONTROL_MAX {
+        match &mut cut {
+            Cause::Deadline(report) if report.late.len() > 1 || !report.states.is_empty() => {
+                report.states.truncate(report.states.len() / 2);
+                report.late.truncate((report.late.len() / 2).max(1));
+            }
+            _ => cut = Cause::Failed(cause.to_string().chars().take(CONTROL_MAX / 8).collect()),
+        }
+        body = encode(&cut);
+    }
+    body
 }
 
 pub(super) fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
@@ -516,6 +552,37 @@ impl std::fmt::Display for Cause {
                 write!(f, "rank {rank} ({host}) is lost: {cause}")
             }
             Cause::Failed(cause) => f.write_str(cause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_report_of_any_number_of_ranks_fits_into_a_frame() {
+        for ranks in [1, 100, 1000, 100_000] {
+            let late: Vec<Rank> = (0..ranks).map(Rank).collect();
+            let states = late.iter().map(|rank| (*rank, "x".repeat(200))).collect();
+            let mut report = Report {
+                operation: "all_reduce".into(),
+                seq: Seq(1),
+                communicator: "world".into(),
+                rank: Rank(0),
+                waited: Duration::from_secs(1),
+                late,
+                states,
+                cause: String::new(),
+            };
+            for text in ["", &"é".repeat(40_000)] {
+                report.cause = text.into();
+                let body = encode_cause(&Cause::Deadline(Box::new(report.clone())));
+                assert!(body.len() <= CONTROL_MAX, "{} bytes for {ranks} ranks", body.len());
+                decode::<Cause>(&body).unwrap();
+            }
         }
     }
 }

@@ -70,6 +70,12 @@ impl Kind {
 
 /// Payload counts against the eager budget.
 pub(crate) const EAGER: u16 = 1;
+/// The frame asks for the receiver's own call or status.
+pub(crate) const ASK: u16 = 2;
+/// The frame's number is a message's between two ranks, counted by the receiver of the frame.
+pub(crate) const POINT: u16 = 4;
+/// That message is one that the frame's receiver sends.
+pub(crate) const TO_SENDER: u16 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
@@ -155,7 +161,21 @@ impl Header {
         if header.length as usize > header.length_max() {
             return Err(format!("{kind:?} frame of {} bytes exceeds {}", header.length, header.length_max()));
         }
+        if !header.has_fitting_flags() {
+            return Err(format!("{kind:?} frame with flags {:#x}", header.flags));
+        }
         Ok(header)
+    }
+
+    fn has_fitting_flags(&self) -> bool {
+        let (needed, allowed) = match self.kind {
+            Kind::Data => (0, EAGER),
+            Kind::Eager => (EAGER, EAGER),
+            Kind::Status | Kind::Mismatch => (0, ASK),
+            Kind::Abort => (0, POINT | TO_SENDER),
+            _ => (0, 0),
+        };
+        self.flags & needed == needed && self.flags & !allowed == 0
     }
 
     fn length_max(&self) -> usize {
@@ -222,6 +242,7 @@ mod tests {
                 frame[0..4].copy_from_slice(&MAGIC.to_le_bytes());
                 frame[4] = VERSION;
                 frame[5] = kind % 15;
+                frame[7] = 0;
             }
             if let Ok(header) = Header::decode(&frame) {
                 prop_assert!(header.length as usize <= PAYLOAD_MAX);

@@ -61,11 +61,17 @@ pub(crate) struct Conn {
     sent: usize,
     frames_sent: u32,
     frames_received: u32,
+    /// Number of the next frame that the peer expects, as it said last.
+    acknowledged: u32,
     queued_bytes: usize,
     /// The system said "no more for now" and has not taken it back.
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
+    /// The system said that the peer writes no more; what it wrote before may not have been read.
+    pub(crate) ended: bool,
+    /// Its goodbye was the last frame of a direction: of the peer's, and of this side's.
     said_bye: bool,
+    bye_queued: bool,
     shut: bool,
 }
 
@@ -100,10 +106,13 @@ impl Conn {
             sent: 0,
             frames_sent: 0,
             frames_received: 0,
+            acknowledged: 0,
             queued_bytes: 0,
             read_blocked: false,
             write_blocked: false,
+            ended: false,
             said_bye: false,
+            bye_queued: false,
             shut: false,
         }
     }
@@ -117,14 +126,20 @@ impl Conn {
         self.queued_bytes
     }
 
+    /// Frames waiting to leave.
+    pub(crate) fn queued_frames(&self) -> usize {
+        self.outgoing.len()
+    }
+
     pub(crate) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
-        if self.shut {
+        if self.shut || self.bye_queued {
             return;
         }
+        self.bye_queued = frame.header.kind == Kind::Bye;
         self.queued_bytes += frame.payload.bytes().len();
         self.outgoing.push_back(frame);
     }
@@ -248,8 +263,9 @@ impl Conn {
                 Ok((bytes, asked)) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
-                    if bytes < asked {
-                        // Less than was asked for: there is no more, and what comes next makes an event.
+                    if bytes < asked && !self.ended {
+                        // Less than was asked for: there is no more, and what comes next makes an event. But for the
+                        // end, if its event came together with that of the last bytes.
                         self.read_blocked = true;
                         self.consume_ahead(peer, handler)?;
                         return Ok(true);
@@ -359,11 +375,28 @@ impl Conn {
             let problem = format!("frame {} where {} was due", header.frame, self.frames_received);
             return Err(Broken::Protocol(problem));
         }
+        self.check_order(&header).map_err(Broken::Protocol)?;
         self.frames_received = self.frames_received.wrapping_add(1);
         self.said_bye |= header.kind == Kind::Bye;
         let sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
         self.incoming = Some(Incoming { header, sink, received: 0 });
         Ok(true)
+    }
+
+    /// Acknowledgements only grow, up to what has left, of which the last frame may still be on its way; nothing follows
+    /// a goodbye.
+    fn check_order(&mut self, header: &Header) -> Result<(), String> {
+        if self.said_bye {
+            return Err(format!("a {:?} frame after its goodbye", header.kind));
+        }
+        let left = self.frames_sent.wrapping_add(u32::from(self.sent > 0));
+        let news = header.acknowledged.wrapping_sub(self.acknowledged);
+        if news > left.wrapping_sub(self.acknowledged) {
+            let claim = header.acknowledged;
+            return Err(format!("acknowledges {claim} frames after {}, of {left} sent", self.acknowledged));
+        }
+        self.acknowledged = header.acknowledged;
+        Ok(())
     }
 
     fn finish(&mut self, peer: usize, handler: &mut impl Handler) -> Result<(), Broken> {

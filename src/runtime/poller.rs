@@ -64,8 +64,9 @@ impl Poller {
         let _ = epoll::delete(&self.set, fd);
     }
 
-    /// Takes what happened since the last call, without waiting: `found(token, readable, writable)`.
-    pub(crate) fn collect(&self, mut found: impl FnMut(u64, bool, bool)) {
+    /// Takes what happened since the last call, without waiting: `found(token, readable, writable, ended)`. What was
+    /// sent before the end may still have to be read; the end itself makes no other event.
+    pub(crate) fn collect(&self, mut found: impl FnMut(u64, bool, bool, bool)) {
         loop {
             let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -76,7 +77,8 @@ impl Poller {
                 if token != INTERRUPT {
                     let ended = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
                     let readable = flags.intersects(EventFlags::IN | ended);
-                    found(token, readable, flags.intersects(EventFlags::OUT | ended));
+                    let writable = flags.intersects(EventFlags::OUT | ended);
+                    found(token, readable, writable, flags.intersects(ended));
                 }
             }
             if seen.len() < 64 {

@@ -14,6 +14,9 @@ impl Run {
         if upto > step.raw.len() as u64 {
             return Err(format!("credit up to {upto} of {} bytes", step.raw.len()));
         }
+        if !upto.is_multiple_of(self.head.desc.dtype.size() as u64) {
+            return Err(format!("credit up to {upto}, which is within an element"));
+        }
         // An empty message was asked for: any credit will do.
         step.credit = step.credit.max((upto as usize).max(1));
         if step.raw.len() > 0 {
@@ -27,6 +30,13 @@ impl Run {
         let input =
             self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
         let len = self.steps[self.program.inputs[input].step].raw.len();
+        let state = &mut self.inputs[input];
+        if len > EAGER_MAX || state.arrived > 0 || state.complete || state.via_memory {
+            return Err("asks for credit for a message that needs none".into());
+        }
+        if std::mem::replace(&mut state.asked, true) {
+            return Err("asks for credit twice".into());
+        }
         self.grant(input, len, io);
         Ok(())
     }

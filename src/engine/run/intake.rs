@@ -14,18 +14,13 @@ impl Run {
         let index = program.inputs[input].step;
         let StepState { raw, done, .. } = self.steps[index];
         let (limit, _) = self.limit(&program, index);
-        let state = &mut self.inputs[input];
+        let end = self.end_of(input, raw.len(), header)?;
         let (start, length) = (header.offset as usize, header.length as usize);
-        let end = start.checked_add(length).filter(|end| *end <= raw.len());
-        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {} bytes", raw.len()))?;
         let whole = start == 0 && end == raw.len();
-        if state.complete || start != state.arrived || state.via_memory {
-            return Err(format!("payload at {start} where {} was due", state.arrived));
-        }
-        if raw.len() <= EAGER_MAX && !whole {
-            return Err("a small message in pieces".into());
-        }
-        match program.steps[index].act {
+        let state = &mut self.inputs[input];
+        // What goes straight into memory is the only frame of its message: else it could still be on its way when the
+        // message is complete and the memory somebody else's.
+        let sink = match program.steps[index].act {
             Act::Place { .. } if limit >= end => Ok(Sink::Direct(raw.sub(start..end), self.head.key)),
             Act::Place { .. } if whole && length <= EAGER_MAX => Ok(Sink::Owned(io.spare(length))),
             Act::Place { .. } => Err("payload beyond its credit".into()),
@@ -38,7 +33,34 @@ impl Run {
                 }
                 Ok(Sink::Direct(window.raw().sub(at..at + length), self.head.key))
             }
+        };
+        state.reading = matches!(sink, Ok(Sink::Direct(..)));
+        sink
+    }
+
+    /// Where the frame ends in a message of `bytes`, if it may come now.
+    fn end_of(&self, input: usize, bytes: usize, header: &Header) -> Result<usize, String> {
+        let state = &self.inputs[input];
+        let length = header.length as usize;
+        let start = usize::try_from(header.offset).unwrap_or(usize::MAX);
+        let end = start.checked_add(length).filter(|end| *end <= bytes);
+        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {bytes} bytes"))?;
+        if state.reading {
+            return Err("a message on both connections at once".into());
         }
+        if state.complete || start != state.arrived || state.via_memory {
+            return Err(format!("payload at {start} where {} was due", state.arrived));
+        }
+        if bytes <= EAGER_MAX && end - start < bytes {
+            return Err("a small message in pieces".into());
+        }
+        if bytes > 0 && length == 0 {
+            return Err("an empty frame of a message that is not".into());
+        }
+        if !end.is_multiple_of(self.head.desc.dtype.size()) {
+            return Err(format!("payload up to {end}, which is within an element"));
+        }
+        Ok(end)
     }
 
     /// Payload is in its sink.
@@ -48,6 +70,7 @@ impl Run {
         let index = program.inputs[input].step;
         let len = self.steps[index].raw.len();
         let state = &mut self.inputs[input];
+        state.reading = false;
         state.arrived += header.length as usize;
         state.complete = state.arrived == len;
         if let Sink::Owned(bytes) = sink {

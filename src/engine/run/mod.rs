@@ -74,6 +74,10 @@ struct InputState {
     arrived: usize,
     complete: bool,
     granted: usize,
+    /// Its sender has asked for credit.
+    asked: bool,
+    /// A frame of it is on its way into its memory.
+    reading: bool,
     window: Option<Block>,
     /// A whole small message that came before its destination was free.
     early: Option<Vec<u8>>,
@@ -264,8 +268,10 @@ impl Run {
         }
     }
 
-    /// How far a step may go, and whether everything before it is done.
+    /// How far a step may go, and whether everything before it is done. Always between elements, although links move
+    /// bytes: nobody may begin in the middle of one.
     fn limit(&self, program: &Program, index: usize) -> (usize, bool) {
+        let size = self.head.desc.dtype.size();
         let mut limit = self.steps[index].raw.len();
         let mut all = true;
         for after in &program.steps[index].after {
@@ -276,7 +282,7 @@ impl Run {
             all = false;
             match after {
                 After::Whole(_) => limit = 0,
-                After::Stream(_) => limit = limit.min(before.done),
+                After::Stream(_) => limit = limit.min(before.done & !(size - 1)),
             }
         }
         (limit, all)
@@ -535,18 +541,22 @@ impl Run {
         stood
     }
 
-    /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'.
-    pub(crate) fn end(&mut self, io: &mut Io) -> Option<Parts> {
+    /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'. Of an unfinished
+    /// one, links may still know the staging memory; it is `kept` until they have forgotten it.
+    pub(crate) fn end(&mut self, io: &mut Io, kept: &mut Vec<Block>) -> Option<Parts> {
         self.offers.clear();
         for input in &mut self.inputs {
             if let Some(early) = input.early.take() {
                 io.recycle(early);
             }
+            if self.left > 0 {
+                kept.extend(input.window.take());
+            }
         }
         self.inputs.clear();
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
         let Some(lease) = self.lease.take() else {
-            self.scratch.clear();
+            self.let_go_of_scratch(kept);
             return Some(parts);
         };
         // A finished run has no readers; an aborted one revokes.
@@ -557,7 +567,7 @@ impl Run {
             free = lease.revoke();
         }
         if free {
-            self.scratch.clear();
+            self.let_go_of_scratch(kept);
             io.recycle_lease(lease);
             return Some(parts);
         }
@@ -567,6 +577,13 @@ impl Run {
             lease.quarantine(Parts::from_block(block, bytes));
         }
         None
+    }
+
+    fn let_go_of_scratch(&mut self, kept: &mut Vec<Block>) {
+        if self.left > 0 {
+            kept.append(&mut self.scratch);
+        }
+        self.scratch.clear();
     }
 }
 

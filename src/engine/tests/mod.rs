@@ -1,0 +1,353 @@
+//! A real engine whose only peer is a pair of sockets in the test's hands.
+//!
+//! - `lies`: what a peer may try, and what the honest rank makes of it
+//! - `streams`: frames at random
+
+mod lies;
+mod streams;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use super::channel::Channel;
+use super::{CallDesc, Engine, Op, PeerLink, Program, Request, Work};
+use crate::buffer::parts::Parts;
+use crate::element::{DType, ReduceOp};
+use crate::error::Error;
+use crate::link::Class;
+use crate::link::frame::{EAGER, HEADER_BYTES, Header, Kind, PAYLOAD_MAX};
+use crate::path::{Algorithm, Collective, PlanCache};
+use crate::rank::{Rank, Tag};
+
+/// The communicator of both.
+pub(super) const CHANNEL: u64 = 0;
+pub(super) const TAG: u32 = 7;
+/// Whoever has not ended by then hangs.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Rank 0 is real; rank 1 is the liar.
+pub(super) struct Scene {
+    pub engine: Arc<Engine>,
+    pub liar: Liar,
+    channel: usize,
+    members: usize,
+    plans: PlanCache,
+    next: u64,
+    deadline: Duration,
+}
+
+/// The far ends of the connections of one peer.
+pub(super) struct Liar {
+    conns: [TcpStream; 2],
+    frames: [u32; 2],
+    /// Number of its next message.
+    pub messages: u64,
+}
+
+/// What the honest rank calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    /// Broadcast from the liar of so many f32.
+    Place(usize),
+    /// Ring all_reduce of so many f32: each half is reduced by one rank.
+    Reduce(usize),
+    /// Broadcast to the liar.
+    Send(usize),
+    /// A message from, or to, the liar.
+    Receive(usize),
+    PointSend(usize),
+}
+
+/// A call in flight, as the liar knows it.
+pub(super) struct Begun {
+    pub op: Arc<Op>,
+    pub call: Call,
+    pub number: u64,
+    pub digest: u64,
+    program: Option<Arc<Program>>,
+}
+
+pub(super) fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let near = listener.accept().unwrap().0;
+    near.set_nonblocking(true).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    far.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    far.set_nodelay(true).unwrap();
+    (near, far)
+}
+
+/// Connections between two ranks.
+pub(super) fn link() -> (PeerLink, [TcpStream; 2]) {
+    let ((fast, far_fast), (bulk, far_bulk)) = (pair(), pair());
+    (PeerLink::Tcp { fast, bulk }, [far_fast, far_bulk])
+}
+
+/// Runs `act` on a thread; panics if it does not end.
+pub(super) fn watched<R: Send + 'static>(name: &str, act: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        let _ = sender.send(result);
+    });
+    match receiver.recv_timeout(WATCHDOG) {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => panic!("{name}: failed; the message is above"),
+        Err(_) => panic!("{name}: hangs"),
+    }
+}
+
+impl Scene {
+    pub(super) fn new() -> Scene {
+        let (peer, conns) = link();
+        Scene::with(0, vec![PeerLink::Myself, peer], conns)
+    }
+
+    /// Rank `me` among these; the last one is the liar.
+    pub(super) fn with(me: usize, peers: Vec<PeerLink>, conns: [TcpStream; 2]) -> Scene {
+        let members = peers.len();
+        let labels = (0..members).map(|rank| format!("host{rank}")).collect();
+        let engine = Engine::new(me, peers, labels, None, 8).unwrap();
+        let all = (0..members as u32).collect();
+        let channel = engine.open(Channel::new(CHANNEL, "world".into(), all, me));
+        let liar = Liar { conns, frames: [0; 2], messages: 0 };
+        let deadline = Duration::from_secs(60);
+        Scene { engine, liar, channel, members, plans: PlanCache::new(), next: 0, deadline }
+    }
+
+    pub(super) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    fn program(&mut self, call: Call) -> Option<Arc<Program>> {
+        let (algorithm, collective) = match call {
+            Call::Place(_) => (Algorithm::BinomialTree, Collective::Broadcast { root: Rank(1) }),
+            Call::Send(_) => (Algorithm::BinomialTree, Collective::Broadcast { root: Rank(0) }),
+            Call::Reduce(_) => (Algorithm::Ring, Collective::AllReduce),
+            Call::Receive(_) | Call::PointSend(_) => return None,
+        };
+        let plan = self.plans.get(algorithm, collective, self.members as u32).unwrap();
+        Some(Arc::new(Program::new(plan, 0)))
+    }
+
+    pub(super) fn begin(&mut self, call: Call) -> Begun {
+        let program = self.program(call);
+        let (operation, count, op, root, tag) = match call {
+            Call::Place(count) => ("broadcast", count, None, Some(Rank(1)), None),
+            Call::Send(count) => ("broadcast", count, None, Some(Rank(0)), None),
+            Call::Reduce(count) => ("all_reduce", count, Some(ReduceOp::Sum), None, None),
+            Call::Receive(count) => ("recv", count, None, Some(Rank(1)), Some(Tag(TAG))),
+            Call::PointSend(count) => ("send", count, None, Some(Rank(1)), Some(Tag(TAG))),
+        };
+        let plan = program.as_ref().map(|program| program.plan.clone());
+        let desc = CallDesc {
+            operation,
+            dtype: DType::F32,
+            count,
+            op,
+            root,
+            tag,
+            algorithm: plan.as_ref().map_or("", |plan| plan.algorithm),
+            fingerprint: plan.as_ref().map_or(0, |plan| plan.fingerprint()),
+        };
+        let number = if tag.is_some() { 0 } else { self.next };
+        self.next += u64::from(tag.is_none());
+        let work = match (call, &program) {
+            (Call::Receive(_), _) => Work::Recv { from: 1 },
+            (Call::PointSend(_), _) => Work::Send { to: 1 },
+            (_, Some(program)) => Work::Collective(program.clone()),
+            (_, None) => unreachable!(),
+        };
+        let parts = Parts::from_vec(vec![1f32; count]);
+        let (channel, deadline, digest) = (self.channel, self.deadline, desc.digest());
+        let op = self.engine.submit(Request { channel, seq: number, desc, digest, work, parts, deadline });
+        Begun { op, call, number, digest, program }
+    }
+
+    /// Waits for a call's end.
+    pub(super) fn end(&self, begun: &Begun) -> Result<Vec<f32>, Error> {
+        self.engine.block_on(&begun.op);
+        let outcome = begun.op.take_outcome().unwrap();
+        let parts = outcome.parts.expect("no peer reads this memory");
+        outcome.result.map(|()| parts.into_vec())
+    }
+
+    /// That both still understand each other.
+    pub(super) fn assert_usable(&mut self) {
+        let begun = self.begin(Call::Place(16));
+        self.liar.serve(&begun);
+        assert_eq!(self.end(&begun).unwrap(), [2f32; 16]);
+    }
+}
+
+impl Begun {
+    pub(super) fn header(&self, kind: Kind) -> Header {
+        let mut header = Header::new(kind, CHANNEL, self.number);
+        header.digest = self.digest;
+        header
+    }
+
+    /// Part of the message that is placed (or reduced), at an offset.
+    pub(super) fn data(&self, reduced: bool, offset: u64) -> Header {
+        let mut header = self.header(Kind::Data);
+        header.item = self.item(reduced);
+        header.offset = offset;
+        header
+    }
+
+    fn item(&self, reduced: bool) -> u32 {
+        let program = self.program.as_ref().unwrap();
+        let reduces = |step: usize| matches!(program.steps[step].act, super::program::Act::Reduce { .. });
+        let input = program.inputs.iter().find(|input| reduces(input.step) == reduced).unwrap();
+        input.message.into()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self.call {
+            Call::Place(count) | Call::Send(count) => count * 4,
+            Call::Reduce(count) => count * 2,
+            Call::Receive(count) | Call::PointSend(count) => count * 4,
+        }
+    }
+}
+
+impl Liar {
+    pub(super) fn raw(&mut self, class: Class, bytes: &[u8]) {
+        // The other side may have closed by now, as it should.
+        let _ = self.conns[class as usize].write_all(bytes);
+    }
+
+    /// A frame as it should be, whatever its contents say.
+    pub(super) fn frame(&mut self, class: Class, mut header: Header, payload: &[u8]) -> Vec<u8> {
+        header.frame = self.frames[class as usize];
+        header.length = payload.len() as u32;
+        self.frames[class as usize] += 1;
+        [&header.encode(), payload].concat()
+    }
+
+    pub(super) fn send(&mut self, class: Class, header: Header, payload: &[u8]) {
+        let bytes = self.frame(class, header, payload);
+        self.raw(class, &bytes);
+    }
+
+    /// The next frame on a connection, and its payload; `None` at its end.
+    pub(super) fn read(&mut self, class: Class) -> Option<(Header, Vec<u8>)> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.conns[class as usize].read_exact(&mut bytes).ok()?;
+        let header = Header::decode(&bytes).unwrap();
+        let mut payload = vec![0; header.length as usize];
+        self.conns[class as usize].read_exact(&mut payload).ok()?;
+        Some((header, payload))
+    }
+
+    pub(super) fn read_kind(&mut self, class: Class, kind: Kind) -> (Header, Vec<u8>) {
+        loop {
+            let (header, payload) = self.read(class).expect("another frame");
+            if header.kind == kind {
+                return (header, payload);
+            }
+        }
+    }
+
+    /// How many frames of a kind have come within a second of silence.
+    pub(super) fn count(&mut self, class: Class, kind: Kind) -> usize {
+        self.conns[class as usize].set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut count = 0;
+        while let Some((header, _)) = self.read(class) {
+            count += usize::from(header.kind == kind);
+        }
+        self.conns[class as usize].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        count
+    }
+
+    pub(super) fn hang_up(&mut self, class: Class) {
+        let _ = self.conns[class as usize].shutdown(std::net::Shutdown::Both);
+    }
+
+    /// The next message's header.
+    pub(super) fn message(&mut self, kind: Kind, begun: &Begun) -> Header {
+        let mut header = Header::new(kind, CHANNEL, self.messages);
+        self.messages += 1;
+        header.item = TAG;
+        header.digest = begun.digest;
+        match kind {
+            Kind::Eager => header.flags = EAGER,
+            Kind::Offer => header.offset = begun.bytes() as u64,
+            _ => {}
+        }
+        header
+    }
+
+    /// Does what an honest rank does.
+    pub(super) fn serve(&mut self, begun: &Begun) {
+        let payload: Vec<u8> = std::iter::repeat_n(2f32.to_le_bytes(), begun.bytes() / 4).flatten().collect();
+        match begun.call {
+            Call::Place(_) if payload.len() <= super::io::EAGER_MAX => {
+                let mut header = begun.data(false, 0);
+                header.flags = EAGER;
+                self.send(Class::Fast, header, &payload);
+            }
+            Call::Place(_) => self.send_all(begun.data(false, 0), &payload),
+            Call::Reduce(_) => {
+                let mut credit = begun.header(Kind::Credit);
+                credit.offset = payload.len() as u64;
+                for message in begun.sent() {
+                    credit.item = message;
+                    self.send(Class::Fast, credit, &[]);
+                }
+                self.send_all(begun.data(true, 0), &payload);
+                self.drain(Kind::Data, payload.len());
+                self.send_all(begun.data(false, 0), &payload);
+                self.drain(Kind::Data, payload.len());
+            }
+            Call::Send(_) => {
+                let mut credit = begun.header(Kind::Credit);
+                credit.offset = payload.len() as u64;
+                credit.item = begun.sent()[0];
+                self.send(Class::Fast, credit, &[]);
+                self.drain(Kind::Data, payload.len());
+            }
+            Call::Receive(_) => {
+                let offer = self.message(Kind::Offer, begun);
+                self.send(Class::Fast, offer, &[]);
+                let mut body = Header::new(Kind::Body, CHANNEL, offer.number);
+                body.digest = begun.digest;
+                self.read_kind(Class::Fast, Kind::Accept);
+                self.send_all(body, &payload);
+            }
+            Call::PointSend(_) => {
+                self.send(Class::Fast, begun.header(Kind::Accept), &[]);
+                self.drain(Kind::Body, payload.len());
+            }
+        }
+    }
+
+    /// Reads large payload.
+    pub(super) fn drain(&mut self, kind: Kind, mut bytes: usize) {
+        while bytes > 0 {
+            bytes -= self.read_kind(Class::Bulk, kind).1.len();
+        }
+    }
+
+    fn send_all(&mut self, mut header: Header, payload: &[u8]) {
+        for piece in payload.chunks(PAYLOAD_MAX) {
+            self.send(Class::Bulk, header, piece);
+            header.offset += piece.len() as u64;
+        }
+    }
+}
+
+impl Begun {
+    /// The messages that the honest rank sends.
+    pub(super) fn sent(&self) -> Vec<u32> {
+        let program = self.program.as_ref().unwrap();
+        let sends = program.steps.iter().filter_map(|step| match step.act {
+            super::program::Act::Send { message, .. } => Some(u32::from(message)),
+            _ => None,
+        });
+        sends.collect()
+    }
+}
