@@ -158,7 +158,29 @@ impl Env<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_environment_is_read_or_refused(
+            values in proptest::collection::vec(proptest::option::of(prop_oneof![
+                "[0-9]{1,12}", "[0-9]{1,6}-[0-9]{1,6}", "(tcp|file):.{0,20}", "[0-9a-fé]{64}", any::<String>(),
+            ]), VARIABLES.len()),
+        ) {
+            let lookup = |name: &str| values[VARIABLES.iter().position(|of| *of == name)?].clone();
+            match from_lookup(&lookup) {
+                Ok(config) => prop_assert!(config.rank.0 < config.world),
+                Err(error) => {
+                    let text = error.to_string();
+                    if let Some(secret) = lookup(TOKEN).filter(|secret| secret.len() >= 32) {
+                        prop_assert!(!text.contains(&secret), "{}", text);
+                    }
+                }
+            }
+        }
+    }
 
     fn with(variables: &[(&str, &str)]) -> Result<JoinConfig, InitError> {
         from_lookup(&|name| {

@@ -143,11 +143,74 @@ mod tests {
             let _ = read::<ToMember>(&body, to_member_bytes_max(4));
         }
 
+        /// Lengths within a message are claims, too: nothing is reserved that did not come.
+        #[test]
+        fn a_damaged_message_is_decoded_or_refused(
+            which in 0usize..7,
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            claim in proptest::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut bytes = valid()[which].clone();
+            if let Some(at) = claim {
+                let at = 4 + at.index(bytes.len() - 4);
+                bytes.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0x0f]);
+            }
+            for (at, byte) in damage {
+                let at = 4 + at.index(bytes.len() - 4);
+                bytes[at] = byte;
+            }
+            let body = framed(&bytes[4..]);
+            if let Ok(ToMember::Table(table)) = read::<ToMember>(&body, to_member_bytes_max(4)) {
+                prop_assert!(table.members.len() <= body.len() && table.facts.len() <= body.len());
+            }
+            if let Ok(ToRoot::Join(join)) = read::<ToRoot>(&body, TO_ROOT_BYTES_MAX) {
+                prop_assert!(join.facts.len() <= body.len() && join.name.len() <= body.len());
+            }
+        }
+
         #[test]
         fn a_cut_message_is_refused(cut in 0usize..20) {
             let bytes = encode(&ToMember::Busy { name: "a group's name".into() }, 100).unwrap();
             prop_assert!(read::<ToMember>(&bytes[..cut.min(bytes.len() - 1)], 100).is_err());
         }
+    }
+
+    /// One of each kind.
+    fn valid() -> [Vec<u8>; 7] {
+        let member = Member {
+            address: "10.0.0.1:29500".parse().unwrap(),
+            hostname: "node0".into(),
+            pid: 77,
+            host: "boot/net".into(),
+        };
+        let facts = vec![("ranks".to_string(), "4".to_string())];
+        let blocked = Blocked {
+            from: Rank(0),
+            to: Rank(1),
+            address: "[::1]:5".parse().unwrap(),
+            reason: "refused".into(),
+        };
+        let join = Join {
+            rank: Rank(1),
+            world: 4,
+            name: "world".into(),
+            device: Some(3),
+            member: member.clone(),
+            facts: facts.clone(),
+        };
+        let table = Table { nonce: [7; 32], members: vec![member; 4], facts };
+        let limit =
+            InitError::Limit { what: "descriptors".into(), needed: 9, available: 3, hint: "more".into() };
+        [
+            encode(&ToRoot::Join(join), 1000),
+            encode(&ToRoot::Failed(limit), 1000),
+            encode(&ToRoot::Connected(vec![blocked]), 1000),
+            encode(&ToMember::Table(table), 1000),
+            encode(&ToMember::Accepted { decides_in: Duration::from_secs(3) }, 1000),
+            encode(&ToMember::Reverse(vec![(Rank(0), Rank(1))]), 1000),
+            encode(&ToMember::Busy { name: "another".into() }, 1000),
+        ]
+        .map(Result::unwrap)
     }
 
     #[test]

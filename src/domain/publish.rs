@@ -161,6 +161,19 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_damaged_file_is_read_or_refused(at in any::<prop::sample::Index>(), bytes in proptest::collection::vec(any::<u8>(), 0..9)) {
+            let path = place("damaged");
+            let mut text = notice(1).text().into_bytes();
+            let at = at.index(text.len());
+            text.splice(at..(at + bytes.len()).min(text.len()), bytes);
+            fs::write(&path, &text).unwrap();
+            let _ = read(&path);
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
     fn notice(seed: u8) -> Notice {
         Notice { address: "127.0.0.1:5".parse().unwrap(), nonce: [seed; 32] }
     }

@@ -560,7 +560,84 @@ impl std::fmt::Display for Cause {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
+    use super::super::status::{Current, Status};
     use super::*;
+    use crate::element::{DType, ReduceOp};
+    use crate::rank::Tag;
+
+    /// One of each.
+    fn texts() -> [Vec<u8>; 5] {
+        let call = CallInfo {
+            operation: "all_reduce".into(),
+            dtype: DType::F32,
+            count: 300,
+            op: Some(ReduceOp::Sum),
+            root: Some(Rank(1)),
+            tag: Some(Tag(9)),
+            algorithm: "ring".into(),
+        };
+        let report = Report {
+            operation: "recv".into(),
+            seq: Seq(300),
+            communicator: "world".into(),
+            rank: Rank(0),
+            waited: Duration::from_millis(1500),
+            late: vec![Rank(1), Rank(300)],
+            states: vec![(Rank(1), "is in barrier".into())],
+            cause: "cut off".into(),
+        };
+        let current = Current { seq: 3, call: call.clone(), waits_for: vec![0, 1, 300] };
+        [
+            encode(&Cause::Deadline(Box::new(report))),
+            encode(&Cause::Lost { rank: Rank(2), host: "node".into(), cause: "killed".into() }),
+            encode(&Cause::Failed("it can't be".into())),
+            encode(&call),
+            encode(&Status { next: 4, current: Some(current), unpolled_ms: 90_000 }),
+        ]
+    }
+
+    proptest! {
+        /// Lengths within a text are claims, too: what is decoded is no longer than what came.
+        #[test]
+        fn damaged_texts_are_decoded_or_refused(
+            which in 0usize..5,
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            claim in proptest::option::of(any::<prop::sample::Index>()),
+            cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),
+        ) {
+            let mut body = texts()[which].clone();
+            if let Some(at) = claim {
+                let at = at.index(body.len());
+                body.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+            }
+            for (at, byte) in damage {
+                let at = at.index(body.len());
+                body[at] = byte;
+            }
+            body.truncate(cut.map_or(body.len(), |at| at.index(body.len())));
+            let now = std::time::Instant::now();
+            if let Ok(cause) = decode::<Cause>(&body) {
+                prop_assert!(cause.to_string().len() <= 40 * body.len() + 100);
+                encode_cause(&cause);
+            }
+            if let Ok(status) = decode::<Status>(&body) {
+                prop_assert!(status.current.as_ref().is_none_or(|current| current.waits_for.len() <= body.len()));
+                status.describe(1, false, now, now);
+            }
+            if let Ok(call) = decode::<CallInfo>(&body) {
+                prop_assert!(call.to_string().len() <= body.len() + 100);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_texts_or_refused(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode::<Cause>(&body).map(|cause| cause.to_string());
+            let _ = decode::<Status>(&body);
+            let _ = decode::<CallInfo>(&body).map(|call| call.to_string());
+        }
+    }
 
     #[test]
     fn a_report_of_any_number_of_ranks_fits_into_a_frame() {

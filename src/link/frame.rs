@@ -234,6 +234,22 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// One bit in error: refused, or another frame within the same bounds.
+        #[test]
+        fn a_damaged_header_is_refused_or_keeps_to_its_bounds(kind in 1u8..14, rest in any::<[u64; 5]>(), bit in 0usize..512) {
+            let kind = Kind::from_byte(kind).unwrap();
+            let mut header = Header::new(kind, rest[0], rest[1]);
+            header.flags = if kind == Kind::Eager { EAGER } else { 0 };
+            header.length = (rest[2] % (header.length_max() as u64 + 1)) as u32;
+            (header.offset, header.digest, header.consumed) = (rest[2], rest[3], rest[4]);
+            let mut bytes = header.encode();
+            prop_assert_eq!(Header::decode(&bytes).unwrap().encode(), bytes);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert!(header.length as usize <= header.length_max() && header.has_fitting_flags());
+            }
+        }
+
         #[test]
         fn any_bytes_decode_or_are_refused_within_bounds(bytes in proptest::array::uniform32(any::<u8>()), good in any::<bool>(), kind in any::<u8>()) {
             let mut frame = [0u8; HEADER_BYTES];

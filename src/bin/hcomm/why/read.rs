@@ -16,6 +16,8 @@ pub struct Found {
 pub fn reports(text: &str) -> Found {
     let mut found = Found::default();
     let mut start = 0;
+    // Lines are counted once, however many of them are broken.
+    let (mut line, mut counted) = (1, 0);
     while start < text.len() {
         let mut values = Deserializer::from_str(&text[start..]).into_iter::<Value>();
         for value in values.by_ref().map_while(Result::ok) {
@@ -26,11 +28,13 @@ pub fn reports(text: &str) -> Found {
         if rest.trim().is_empty() {
             break;
         }
-        let line = 1 + text[..stopped + rest.len() - rest.trim_start().len()].matches('\n').count();
         let trimmed = rest.trim_start();
+        let at = text.len() - trimmed.len();
+        line += text[counted..at].matches('\n').count();
+        counted = at;
         found.problems.push(format!("line {line} is no JSON: {}", excerpt(trimmed)));
         let skipped = trimmed.find('\n').unwrap_or(trimmed.len());
-        start = text.len() - trimmed.len() + skipped;
+        start = at + skipped;
     }
     found
 }
@@ -63,6 +67,9 @@ fn excerpt(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tell::tell;
     use super::*;
 
     const REPORT: &str = r#"{"operation":"all_reduce","seq":42,"communicator":"dp","rank":0,
@@ -91,6 +98,42 @@ mod tests {
         assert_eq!(found.reports.len(), 3);
         assert_eq!(found.problems.len(), 4, "{:?}", found.problems);
         assert!(found.problems[0].starts_with("line 2 "), "{:?}", found.problems);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in any::<String>(), lines in proptest::collection::vec(0usize..6, 0..20)) {
+            let line = REPORT.replace('\n', "");
+            let pieces = [&line, "[", "{\"reports\":", "]}", &text, "\n"];
+            let mixed: String = lines.iter().map(|piece| pieces[*piece]).collect();
+            for text in [&text, &mixed] {
+                let found = reports(text);
+                tell(&found.reports);
+            }
+        }
+
+        #[test]
+        fn a_damaged_report_is_told_or_refused(cut in 0usize..300, at in 0usize..300, byte in any::<char>(), ranks in proptest::collection::vec(any::<u32>(), 1..9)) {
+            let mut line = REPORT.replace('\n', "");
+            let late: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            line = line.replace("[2]", &format!("[{}]", late.join(",")));
+            let text = format!("{line}\n{}", line.replace("\"rank\":0", &format!("\"rank\":{}", ranks[0])));
+            tell(&reports(&text).reports);
+            let mut damaged: Vec<char> = text.chars().collect();
+            let places = damaged.len();
+            damaged[at % places] = byte;
+            damaged.truncate(places - cut % places);
+            let damaged: String = damaged.into_iter().collect();
+            tell(&reports(&damaged).reports);
+        }
+    }
+
+    /// Time grows with the file, not with its square.
+    #[test]
+    fn a_file_of_another_kind_is_refused_line_by_line() {
+        let found = reports(&"nonsense\n".repeat(200_000));
+        assert_eq!(found.problems.len(), 200_000);
+        assert!(found.problems[199_999].starts_with("line 200000 "), "{:?}", found.problems.last());
     }
 
     #[test]
