@@ -232,6 +232,39 @@ fn receives_that_wait_for_each_other_are_named_as_a_cycle() {
     }
 }
 
+/// Large messages wait for their receivers; whoever awaits his own first is told that the other one does the same.
+#[test]
+fn sends_that_wait_for_each_other_are_named_as_a_cycle() {
+    for link in LINKS {
+        let end = Arc::new(Barrier::new(2));
+        world(link, 2, move |mut comm| {
+            let to = Rank(1 - comm.rank().0);
+            let limit = DEADLINE + Duration::from_millis(300);
+            let sent = comm.send(to, 1, vec![0u8; 1 << 20]).timeout(limit).wait();
+            let report = report(sent, "nobody receives");
+            assert_eq!(report.late, [to], "{link:?}: {report}");
+            let cycle = report.cause.contains("wait for each other");
+            let told = comm.all_reduce(vec![u32::from(cycle)], ReduceOp::Max).wait().unwrap();
+            assert_eq!(told, [1], "{link:?}: {report}");
+            assert_usable(&mut comm);
+            end.wait();
+        });
+    }
+}
+
+/// A deadline is for an operation, not for the time between two.
+#[test]
+fn a_pause_longer_than_the_deadline_is_nobody_s_fault() {
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            comm.set_deadline(Duration::from_secs(2));
+            assert_usable(&mut comm);
+            std::thread::sleep(Duration::from_secs(3));
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 #[test]
 fn a_dropped_future_lets_the_others_finish() {
     for link in LINKS {

@@ -2,7 +2,9 @@
 //!
 //! - `lies`: what a peer may try, and what the honest rank makes of it
 //! - `streams`: frames at random
+//! - `elements`: a link that stops in the middle of one
 
+mod elements;
 mod lies;
 mod streams;
 

@@ -1,0 +1,83 @@
+//! A link moves bytes, and may stop in the middle of an element; what is computed may not.
+
+use super::super::io::{Io, Via};
+use super::super::state::State;
+use super::*;
+use crate::buffer::pool::Pool;
+use crate::link::{Handler, Sink};
+
+/// More than an eager message, and one frame.
+const COUNT: usize = 30_000;
+
+/// A frame arrives.
+fn arrive(state: &mut State, peer: usize, mut header: Header, payload: &[u8]) {
+    header.length = payload.len() as u32;
+    let sink = match state.begin(peer, &header).unwrap() {
+        Sink::Direct(raw, key) => {
+            raw.copy_from_slice(payload);
+            Sink::Direct(raw, key)
+        }
+        other => other,
+    };
+    state.end(peer, &header, sink).unwrap();
+    state.advance();
+}
+
+/// The sum goes into memory that is still being sent, as far as it has left.
+#[test]
+fn a_sum_into_memory_that_is_still_sent_is_right() {
+    let plan = PlanCache::new().get(Algorithm::RecursiveDoubling, Collective::AllReduce, 4).unwrap();
+    let program = Arc::new(Program::new(plan, 0));
+    let desc = CallDesc {
+        operation: "all_reduce",
+        dtype: DType::F32,
+        count: COUNT,
+        op: Some(ReduceOp::Sum),
+        root: None,
+        tag: None,
+        algorithm: "",
+        fingerprint: 0,
+    };
+    let vias = vec![Via::Myself, Via::Stream, Via::Stream, Via::Stream];
+    let mut state = State::new(Io::new(0, vias, Pool::new(), None), vec![String::new(); 4]);
+    let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
+    let op = Arc::new(Op::default());
+    op.prepare(Request {
+        channel,
+        seq: 0,
+        desc,
+        digest: desc.digest(),
+        work: Work::Collective(program.clone()),
+        parts: Parts::from_vec(vec![1f32; COUNT]),
+        deadline: WATCHDOG,
+    });
+    state.start(op);
+    let key = state.key_at(0).unwrap();
+    let bytes = COUNT * 4;
+    let values = |factor: usize| -> Vec<u8> {
+        (0..COUNT).flat_map(|index| ((factor * index) as f32).to_le_bytes()).collect()
+    };
+    let mut sends = Vec::new();
+    for peer in [1, 2] {
+        let step = program.outgoing(peer, 0).unwrap();
+        sends.push(step as u16);
+        let mut credit = Header::new(Kind::Credit, CHANNEL, 0);
+        (credit.digest, credit.offset) = (desc.digest(), bytes as u64);
+        arrive(&mut state, peer, credit, &[]);
+        let mut data = Header::new(Kind::Data, CHANNEL, 0);
+        data.digest = desc.digest();
+        arrive(&mut state, peer, data, &values(peer));
+    }
+    for part in [1001, 2, bytes - 1003] {
+        state.released(key, sends[0], part);
+        state.advance();
+    }
+    state.released(key, sends[1], bytes);
+    state.advance();
+    let outcome = state.ended.pop().expect("it is over").outcome;
+    outcome.result.unwrap();
+    let sum: Vec<f32> = outcome.parts.unwrap().into_vec();
+    for (index, value) in sum.into_iter().enumerate() {
+        assert_eq!(value, (3 * index + 1) as f32, "index {index}");
+    }
+}
