@@ -1,12 +1,15 @@
 //! A real engine whose only peer is a pair of sockets in the test's hands.
 //!
-//! - `lies`: what a peer may try, and what the honest rank makes of it
+//! - `lies`: what a peer may try, and what the honest rank makes of it; in `payload`, `counters`, `talk`
 //! - `streams`: frames at random
 //! - `elements`: a link that stops in the middle of one
 
+mod counters;
 mod elements;
 mod lies;
+mod payload;
 mod streams;
+mod talk;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,0 +1,409 @@
+//! Lies in messages between two ranks, in texts, and in goodbyes.
+
+use super::lies::*;
+use super::*;
+
+const MESSAGES: &[Lie] = &[
+    (
+        "an offer of all memory",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            let mut offer = liar.message(Kind::Offer, begun);
+            offer.offset = u64::MAX;
+            liar.send(Fast, offer, &[]);
+        },
+        Fails("mismatch"),
+    ),
+    (
+        "an offer of all memory that nobody waits for",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut offer = liar.message(Kind::Offer, begun);
+            offer.offset = u64::MAX;
+            liar.send(Fast, offer, &[]);
+        },
+        Unheeded,
+    ),
+    (
+        "another length under the same digest",
+        Call::Receive(SMALL),
+        |liar, begun| {
+            let header = liar.message(Kind::Eager, begun);
+            liar.send(Fast, header, &[9; SMALL * 4 + 4]);
+        },
+        Fails("mismatch"),
+    ),
+    (
+        "a number that jumps",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            liar.messages = 3;
+            let offer = liar.message(Kind::Offer, begun);
+            liar.send(Fast, offer, &[]);
+        },
+        Lost("message 3 where 0 was due"),
+    ),
+    (
+        "a number that comes twice",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            for _ in 0..2 {
+                liar.messages = 0;
+                let offer = liar.message(Kind::Offer, begun);
+                liar.send(Fast, offer, &[]);
+            }
+        },
+        Lost("message 0 where 1 was due"),
+    ),
+    (
+        "payload beyond the offer",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            let offer = liar.message(Kind::Offer, begun);
+            liar.send(Fast, offer, &[]);
+            let mut body = begun.header(Kind::Body);
+            body.offset = begun.bytes() as u64;
+            liar.send(Bulk, body, &[9; 4]);
+        },
+        Lost(""),
+    ),
+    (
+        "payload far beyond the offer",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            let offer = liar.message(Kind::Offer, begun);
+            liar.send(Fast, offer, &[]);
+            liar.read_kind(Fast, Kind::Accept);
+            let mut body = begun.header(Kind::Body);
+            body.offset = u64::MAX - 1;
+            liar.send(Bulk, body, &[9; 4]);
+        },
+        Lost("was due"),
+    ),
+    (
+        "payload in another order",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            let offer = liar.message(Kind::Offer, begun);
+            liar.send(Fast, offer, &[]);
+            liar.read_kind(Fast, Kind::Accept);
+            let mut body = begun.header(Kind::Body);
+            body.offset = PAYLOAD_MAX as u64;
+            liar.send(Bulk, body, &large());
+        },
+        Lost("was due"),
+    ),
+    (
+        "payload that was not accepted",
+        Call::Receive(LARGE),
+        |liar, begun| {
+            let mut body = begun.header(Kind::Body);
+            body.number = 17;
+            liar.send(Bulk, body, &large());
+        },
+        Unheeded,
+    ),
+    (
+        "an offer is accepted that was not made",
+        Call::PointSend(LARGE),
+        |liar, begun| {
+            let mut accept = begun.header(Kind::Accept);
+            accept.number = 9;
+            liar.send(Fast, accept, &[]);
+        },
+        Lost("accepts"),
+    ),
+    (
+        "an offer is accepted twice",
+        Call::PointSend(LARGE),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Accept), &[]);
+            liar.send(Fast, begun.header(Kind::Accept), &[]);
+        },
+        Lost("accepts"),
+    ),
+    (
+        "an offer is refused that was not made",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut abort = begun.header(Kind::Abort);
+            abort.flags = POINT | TO_SENDER;
+            abort.number = 99;
+            liar.send(Fast, abort, &encode(&Cause::Cancelled));
+        },
+        Unheeded,
+    ),
+    (
+        "an offer is refused",
+        Call::PointSend(LARGE),
+        |liar, begun| {
+            let mut abort = begun.header(Kind::Abort);
+            abort.flags = POINT | TO_SENDER;
+            liar.send(Fast, abort, &encode(&Cause::Failed("no".into())));
+        },
+        Fails("aborted"),
+    ),
+];
+
+#[test]
+fn messages_between_two_ranks_keep_to_their_offer() {
+    tell_all(MESSAGES);
+}
+
+const TEXTS: &[Lie] = &[
+    (
+        "an abort of garbage",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Abort), &[0xff; 300]);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "an abort of nothing",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Abort), &[]);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "an abort cut off",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let body = encode(&Cause::Deadline(Box::new(report(Rank(0)))));
+            liar.send(Fast, begun.header(Kind::Abort), &body[..body.len() / 2]);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "a text that is none",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut body = encode(&Cause::Failed("abcd".into()));
+            let end = body.len() - 1;
+            body[end] = 0xff;
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "a text that claims to be longer than memory",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut body = encode(&Cause::Failed(String::new()));
+            body.pop();
+            body.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "a longest text",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let body = encode(&Cause::Failed("x".repeat((16 << 10) - 8)));
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Fails("aborted"),
+    ),
+    (
+        "a report about nobody",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let body = encode(&Cause::Deadline(Box::new(report(Rank(u32::MAX)))));
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Fails("deadline"),
+    ),
+    (
+        "the loss of nobody",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let body =
+                encode(&Cause::Lost { rank: Rank(u32::MAX), host: String::new(), cause: String::new() });
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Unheeded,
+    ),
+    (
+        "the loss of the honest rank",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let body = encode(&Cause::Lost { rank: Rank(0), host: String::new(), cause: String::new() });
+            liar.send(Fast, begun.header(Kind::Abort), &body);
+        },
+        Unheeded,
+    ),
+    (
+        "a status of garbage",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Status), &[0x80; 100]);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "a status that waits for nobody",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Status), &status(vec![u32::MAX]));
+        },
+        Lost("waits for rank"),
+    ),
+    (
+        "a status that waits for all, often",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Status), &status(vec![0; 10_000]));
+        },
+        Lost("waits for rank"),
+    ),
+    (
+        "a status of another call",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut header = begun.header(Kind::Status);
+            header.digest ^= 1;
+            liar.send(Fast, header, &status(vec![]));
+        },
+        Fails("mismatch"),
+    ),
+    (
+        "a contradiction of garbage",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Mismatch), &[7; 40]);
+        },
+        Lost("unreadable"),
+    ),
+    (
+        "a contradiction",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Mismatch), &encode(&call_info("barrier")));
+        },
+        Fails("mismatch"),
+    ),
+    (
+        "a contradiction of a number that was not called",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut header = begun.header(Kind::Mismatch);
+            header.number = u64::MAX;
+            header.flags = ASK;
+            liar.send(Fast, header, &encode(&call_info("barrier")));
+        },
+        Unheeded,
+    ),
+];
+
+#[test]
+fn text_is_read_or_refused() {
+    tell_all(TEXTS);
+}
+
+const GOODBYES: &[Lie] = &[
+    (
+        "a communicator is closed on both connections",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Close), &[]);
+            liar.send(Bulk, begun.header(Kind::Close), &[]);
+        },
+        Lost("closed"),
+    ),
+    (
+        "closed up to the end of all numbers",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut close = begun.header(Kind::Close);
+            close.number = u64::MAX;
+            liar.send(Fast, close, &[]);
+            liar.send(Bulk, close, &[]);
+        },
+        Lost("closed"),
+    ),
+    (
+        "a communicator is closed 300 times",
+        Call::Place(SMALL),
+        |liar, begun| {
+            for _ in 0..300 {
+                liar.send(Fast, begun.header(Kind::Close), &[]);
+            }
+        },
+        Lost("closed"),
+    ),
+    (
+        "a communicator is closed that does not exist",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut close = begun.header(Kind::Close);
+            close.channel = 8;
+            liar.send(Fast, close, &[]);
+        },
+        Unheeded,
+    ),
+    (
+        "goodbye twice on one connection",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Bye), &[]);
+            liar.send(Fast, begun.header(Kind::Bye), &[]);
+        },
+        Lost("goodbye"),
+    ),
+    (
+        "payload after goodbye",
+        Call::Place(LARGE),
+        |liar, begun| {
+            liar.send(Bulk, begun.header(Kind::Bye), &[]);
+            liar.send(Bulk, begun.data(false, 0), &large());
+        },
+        Lost("goodbye"),
+    ),
+    (
+        "goodbye on both",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Bye), &[]);
+            liar.send(Bulk, begun.header(Kind::Bye), &[]);
+        },
+        Lost("closed"),
+    ),
+    (
+        "the end within a header",
+        Call::Place(LARGE),
+        |liar, begun| {
+            let bytes = liar.frame(Bulk, begun.data(false, 0), &large());
+            liar.raw(Bulk, &bytes[..63]);
+            liar.hang_up(Bulk);
+        },
+        Lost("without goodbye"),
+    ),
+    (
+        "the end within payload",
+        Call::Place(LARGE),
+        |liar, begun| {
+            let bytes = liar.frame(Bulk, begun.data(false, 0), &large());
+            liar.raw(Bulk, &bytes[..70_000]);
+            liar.hang_up(Bulk);
+        },
+        Lost("without goodbye"),
+    ),
+    (
+        "the end after goodbye on the other connection",
+        Call::Place(LARGE),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Bye), &[]);
+            liar.hang_up(Fast);
+            liar.hang_up(Bulk);
+        },
+        Lost("without goodbye"),
+    ),
+];
+
+#[test]
+fn goodbyes_are_said_once() {
+    tell_all(GOODBYES);
+}
