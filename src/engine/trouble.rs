@@ -489,11 +489,14 @@ impl State {
     pub(super) fn overdone(&self, request: &Request) -> Option<Error> {
         let Work::Send { to } = request.work else { return None };
         let waiting = self.channels[request.channel].as_ref()?.matching[to].offers.len();
+        if waiting < OFFERS_MAX {
+            return None;
+        }
         let problem = format!(
             "{waiting} messages to rank {to} wait to be received, which is the limit: await some of them first"
         );
         let operation = request.desc.operation.into();
-        (waiting >= OFFERS_MAX).then_some(Error::InvalidArgument { operation, problem })
+        Some(Error::InvalidArgument { operation, problem })
     }
 
     /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
