@@ -5,6 +5,7 @@
 //! - `point`: send and recv by (peer, tag)
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
+//! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
@@ -16,11 +17,12 @@ mod local;
 mod operation;
 mod point;
 mod prepared;
+mod rebuild;
 mod split;
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ pub use builder::{Builder, Connect};
 pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
+pub use rebuild::State;
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
@@ -47,6 +50,9 @@ const PROGRAMS_MAX: usize = 32;
 /// Collectives are called by *all* ranks, in the same order, with equal arguments; they take `&mut self` and a number
 /// at the call, whichever way their futures are polled. Operations begin at the call. What ranks call is compared:
 /// a contradiction is an error on all of them, never a hang and never wrong data.
+///
+/// Once a rank is lost it has failed, and its operations with it; [`state`](Self::state) says so, and
+/// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left.
 ///
 /// Dropping a communicator closes it once its operations have ended; the others see that this rank has left.
 #[derive(Debug)]
@@ -66,6 +72,9 @@ pub struct Communicator {
     programs: Vec<(Algorithm, Collective, Arc<Program>)>,
     staging: Staging,
     phases: Arc<[(Phase, Duration)]>,
+    /// How often it was rebuilt, and whether its successor was made.
+    epoch: u64,
+    replaced: Arc<AtomicBool>,
 }
 
 impl Communicator {
@@ -95,6 +104,8 @@ impl Communicator {
             programs: Vec::new(),
             staging,
             phases: Arc::new([]),
+            epoch: 0,
+            replaced: Arc::default(),
         }
     }
 

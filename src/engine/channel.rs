@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::call::{CallDesc, Request};
 use super::point::Matching;
+use super::rebuild::Rebuild;
 use super::status::Status;
 use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
@@ -48,6 +49,7 @@ pub(crate) struct Channel {
     pub closes: Vec<u8>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
+    pub rebuild: Rebuild,
 }
 
 /// A frame for a number that was not called yet.
@@ -108,6 +110,7 @@ impl Channel {
             closes: vec![0; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
+            rebuild: Rebuild::new(ranks),
         }
     }
 
@@ -157,6 +160,11 @@ impl Channel {
         Some(self.stash.remove(index))
     }
 
+    /// All frames kept for numbers that will not be called any more.
+    pub(crate) fn take_kept(&mut self) -> Vec<Stashed> {
+        std::mem::take(&mut self.stash)
+    }
+
     pub(crate) fn bury(&mut self, tomb: Tomb) {
         // One rank gives a number up for all; contradictions are collected.
         let contradicted = matches!(tomb.verdict, Verdict::Contradicted(_));
@@ -189,6 +197,9 @@ impl Channel {
     /// What a caller is told once it has failed: first who is lost, then that it can't be used.
     pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
         let mut failed = self.failed.clone()?;
+        if matches!(failed, Error::Closed(_)) {
+            return Some(failed);
+        }
         if std::mem::replace(&mut self.failure_told, true) {
             return Some(Error::Failed { communicator: self.name.to_string(), cause: failed.to_string() });
         }

@@ -16,7 +16,7 @@ impl Handler for State {
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
-            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch => {
+            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Rebuild => {
                 Ok(Sink::Owned(self.io.spare(length)))
             }
             _ => Ok(Sink::Owned(Vec::new())),
@@ -45,6 +45,7 @@ impl Handler for State {
         match flight {
             Flight::Collective(of) => of.released(usize::from(step), bytes),
             Flight::Point(point) => point.add_done(bytes),
+            Flight::Rebuild(_) => {}
         }
         self.touch(run);
         self.uncrowd();
@@ -127,6 +128,7 @@ impl State {
                 run.arrived(from, header, sink, io);
             }
             Flight::Point(point) => point.arrived(header.length as usize),
+            Flight::Rebuild(_) => {}
         }
         self.touch(key);
         Ok(())
@@ -152,6 +154,11 @@ impl State {
             return self.unknown(peer, header, bytes);
         };
         let from = self.rank_in(index, peer)?;
+        if self.is_past_use(index, header) {
+            self.consumed(peer, header);
+            self.io.recycle(bytes);
+            return Ok(());
+        }
         match header.kind {
             Kind::Data | Kind::Credit | Kind::Request => self.collective(index, from, header, bytes),
             Kind::Eager => {
@@ -172,11 +179,46 @@ impl State {
             Kind::Abort => self.on_abort(index, from, header, &bytes),
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
+            Kind::Rebuild => self.on_view(index, from, &bytes),
             Kind::Close => {
                 self.said_close(index, from, header.number);
                 Ok(())
             }
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
+        }
+    }
+
+    /// Whether a frame is for an operation that can't be called any more, since its communicator has failed.
+    fn is_past_use(&self, index: usize, header: &Header) -> bool {
+        let Some(channel) = &self.channels[index] else { return false };
+        let late = match header.kind {
+            Kind::Eager | Kind::Offer => true,
+            Kind::Data | Kind::Credit | Kind::Request => header.number >= channel.called,
+            _ => false,
+        };
+        late && channel.failed.is_some()
+    }
+
+    /// A communicator is closed, or has failed: nobody will ask for what was kept for later. Its eager budget goes back,
+    /// since all communicators of a pair share it.
+    pub(crate) fn discard_kept(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let members = channel.members.clone();
+        for Stashed { from, header, kept } in channel.take_kept() {
+            if let Kept::Frame(bytes) = kept {
+                if header.flags & EAGER != 0 {
+                    self.io.consume_eager(members[from] as usize, bytes.len());
+                }
+                self.io.recycle(bytes);
+            }
+        }
+        for (from, matching) in channel.matching.iter_mut().enumerate() {
+            for message in matching.take_unexpected() {
+                if let Content::Whole(bytes) = message.content {
+                    self.io.consume_eager(members[from] as usize, bytes.len());
+                    self.io.recycle(bytes);
+                }
+            }
         }
     }
 
@@ -280,6 +322,9 @@ impl State {
             return self.orphan(peer, stashed(0, lease));
         };
         let from = self.rank_in(index, peer)?;
+        if self.is_past_use(index, header) {
+            return Ok(());
+        }
         if header.kind == Kind::Offer {
             let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
             self.match_message(index, from, unexpected(header, bytes, Content::Leased(lease)));

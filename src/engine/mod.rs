@@ -7,6 +7,7 @@
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told
 //! - `run`: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
+//! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
@@ -22,6 +23,7 @@ mod io;
 mod models;
 mod point;
 pub(crate) mod program;
+mod rebuild;
 mod reports;
 mod run;
 mod service;

@@ -84,6 +84,11 @@ impl Matching {
         self.posted.remove(index).map(|(_, key)| key)
     }
 
+    /// All messages that no receive has asked for.
+    pub(crate) fn take_unexpected(&mut self) -> VecDeque<Unexpected> {
+        std::mem::take(&mut self.unexpected)
+    }
+
     /// Drops every trace of an operation that ended early.
     pub(crate) fn forget(&mut self, key: RunKey) {
         self.posted.retain(|(_, of)| *of != key);

@@ -135,6 +135,10 @@ impl State {
     pub(crate) fn report(&mut self, key: RunKey) -> Option<Report> {
         let now = self.now;
         let flight = self.flight(key)?;
+        if let Flight::Rebuild(_) = flight {
+            let found = self.flights().find(|flight| flight.head().key == key)?;
+            return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
+        }
         let waits = flight.waits_for();
         let point = matches!(flight, Flight::Point(_));
         let head = flight.head();

@@ -24,7 +24,7 @@ use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
-use crate::error::Report;
+use crate::error::{Error, Report};
 use crate::link::memory::Hub;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
@@ -170,6 +170,11 @@ impl Engine {
         op.cancel();
         self.shared.cancelled.store(true, Ordering::Release);
         self.shared.drive();
+    }
+
+    /// Why a communicator can't be used any more, if so.
+    pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
+        self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone())
     }
 
     /// From now on reports are appended to this file.

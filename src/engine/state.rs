@@ -9,6 +9,7 @@ use super::channel::{Channel, Kept, Stashed, Verdict};
 use super::head::Head;
 use super::io::{Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
+use super::rebuild::Waiting;
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::error::{CallInfo, Error, Report};
@@ -64,6 +65,7 @@ struct Slot {
 pub(crate) enum Flight {
     Collective(Run),
     Point(Point),
+    Rebuild(Waiting),
 }
 
 /// An operation that is over as far as its state goes.
@@ -99,6 +101,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => &run.head,
             Flight::Point(point) => &point.head,
+            Flight::Rebuild(waiting) => &waiting.head,
         }
     }
 
@@ -106,6 +109,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => &mut run.head,
             Flight::Point(point) => &mut point.head,
+            Flight::Rebuild(waiting) => &mut waiting.head,
         }
     }
 
@@ -114,6 +118,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => run.waits_for(),
             Flight::Point(point) => vec![point.peer],
+            Flight::Rebuild(waiting) => waiting.open.clone(),
         }
     }
 }
@@ -173,6 +178,7 @@ impl State {
     }
 
     pub(crate) fn close(&mut self, index: usize) {
+        self.discard_kept(index);
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
             if self.closed.len() == CLOSED_MAX {
@@ -237,6 +243,10 @@ impl State {
     pub(crate) fn start(&mut self, op: Arc<Op>) {
         let Some(request) = op.take_request() else { return };
         self.recent = request.channel;
+        if matches!(request.work, Work::Rebuild) {
+            self.start_rebuild(op, request);
+            return;
+        }
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
@@ -292,14 +302,16 @@ impl State {
         }
     }
 
-    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
+    /// What a new operation in flight has, and a place for it.
+    pub(super) fn new_head(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
+        let channel = self.channels[request.channel].as_ref()?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Slot { generation: 0, flight: None });
             (self.flights.len() - 1) as u32
         });
         let key = RunKey { index, generation: self.flights[index as usize].generation };
-        let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        let head = Head {
+        self.live += 1;
+        Some(Head {
             key,
             op,
             channel: request.channel,
@@ -317,8 +329,17 @@ impl State {
             remarks: 0,
             calls: Vec::new(),
             verdict: None,
-        };
-        self.live += 1;
+        })
+    }
+
+    pub(super) fn place_flight(&mut self, key: RunKey, flight: Flight) {
+        self.flights[key.index as usize].flight = Some(flight);
+    }
+
+    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
+        let Some(head) = self.new_head(op, &request) else { return };
+        let key = head.key;
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
         match request.work {
             Work::Collective(program) => {
                 channel.inflight.push((request.seq, key));
@@ -327,14 +348,14 @@ impl State {
                 if self.io.hub.is_some() {
                     self.polled.push(key);
                 }
-                self.flights[index as usize].flight = Some(Flight::Collective(run));
+                self.place_flight(key, Flight::Collective(run));
                 self.adopt(key, request.channel, request.seq);
                 self.contradict(key, calls);
                 self.step(key);
             }
             Work::Send { to } => self.launch_send(head, to, request.parts),
             Work::Recv { from } => self.launch_receive(head, from, request.parts),
-            Work::Refuse(_) => {}
+            Work::Refuse(_) | Work::Rebuild => {}
         }
         self.part_with_closed(key);
     }
@@ -367,7 +388,7 @@ impl State {
         let mut point = Point::new(head, to, tag, parts, side);
         if self.io.via(world) == Via::Myself {
             let (digest, bytes) = (point.head.digest, point.raw().len());
-            self.flights[key.index as usize].flight = Some(Flight::Point(point));
+            self.place_flight(key, Flight::Point(point));
             let content = Content::Local(key);
             self.match_message(channel, to, Unexpected { number, tag, digest, bytes, content });
             return;
@@ -377,7 +398,7 @@ impl State {
         if point.is_polled() {
             self.polled.push(key);
         }
-        self.flights[key.index as usize].flight = Some(Flight::Point(point));
+        self.place_flight(key, Flight::Point(point));
         self.step(key);
     }
 
@@ -386,8 +407,7 @@ impl State {
         let tag = head.desc.tag.map_or(0, |tag| tag.0);
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, lease: None };
-        self.flights[key.index as usize].flight =
-            Some(Flight::Point(Point::new(head, from, tag, parts, side)));
+        self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].take(tag) {
             Some(message) => self.give_message(channel, from, key, message),
@@ -448,6 +468,7 @@ impl State {
                 let complete = point.advance(io);
                 (complete, complete)
             }
+            Flight::Rebuild(_) => (false, false),
         };
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
@@ -510,6 +531,7 @@ impl State {
         let parts = match &mut flight {
             Flight::Collective(run) => run.end(&mut self.io),
             Flight::Point(point) => point.end(!forget, &mut self.io),
+            Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
         let head = flight.head();
         if let Some(channel) = self.channels[head.channel].as_mut() {
@@ -521,6 +543,7 @@ impl State {
                     }
                 }
                 Flight::Point(point) => channel.matching[point.peer].forget(key),
+                Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }
         let outcome = Outcome { result, parts };

@@ -245,7 +245,7 @@ impl State {
         self.channels[index].as_ref().map(|channel| channel.name.to_string()).unwrap_or_default()
     }
 
-    fn cancel(&mut self, key: RunKey) {
+    pub(super) fn cancel(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let collective = matches!(flight, Flight::Collective(_));
         let head = flight.head();
@@ -333,6 +333,7 @@ impl State {
     }
 
     fn fail(&mut self, index: usize, rank: usize, host: &str, cause: &str) {
+        self.give_up(index, rank);
         let Some(channel) = self.channels[index].as_mut() else { return };
         if channel.failed.is_some() || channel.rank == rank {
             return;
@@ -353,6 +354,9 @@ impl State {
         let mut told = false;
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
+            if matches!(flight, Flight::Rebuild(_)) {
+                continue;
+            }
             let head = flight.head();
             // It may be gone because ranks disagree: that is told, soon.
             if head.verdict.is_none() {
@@ -364,9 +368,10 @@ impl State {
         if let Some(channel) = self.channels[index].as_mut() {
             channel.failure_told = told;
         }
+        self.discard_kept(index);
     }
 
-    fn keys_on(&self, index: usize) -> Vec<RunKey> {
+    pub(super) fn keys_on(&self, index: usize) -> Vec<RunKey> {
         self.flights()
             .filter(|flight| flight.head().channel == index)
             .map(|flight| flight.head().key)
@@ -435,6 +440,7 @@ impl State {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.closed[rank].get_or_insert(called);
+        self.give_up(index, rank);
         for key in self.keys_on(index) {
             self.part_with_closed(key);
         }
@@ -443,6 +449,9 @@ impl State {
     /// Ends an operation that waits for a rank which will send nothing more.
     pub(super) fn part_with_closed(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
+        if matches!(flight, Flight::Rebuild(_)) {
+            return;
+        }
         let head = flight.head();
         let (index, operation, seq, disputed) =
             (head.channel, head.desc.operation, head.seq, head.verdict.is_some());
@@ -486,7 +495,7 @@ impl State {
             Work::Recv { from } => {
                 from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
             }
-            Work::Refuse(_) => false,
+            Work::Refuse(_) | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
