@@ -81,7 +81,7 @@ pub mod rank;
 mod runtime;
 
 pub use buffer::Buffer;
-pub use communicator::{Builder, Communicator, Connect, Operation, State, blocking};
+pub use communicator::{Builder, Communicator, Connect, Operation, Resources, State, blocking};
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp};
 pub use error::{Error, InitError, OpError, Report};

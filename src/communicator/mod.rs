@@ -6,6 +6,7 @@
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
+//! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
@@ -18,6 +19,7 @@ mod operation;
 mod point;
 mod prepared;
 mod rebuild;
+mod resources;
 mod split;
 
 use std::future::Future;
@@ -39,6 +41,7 @@ pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::State;
+pub use resources::Resources;
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::{CallDesc, Request};
+use super::call::{CallDesc, Op, Request};
 use super::point::Matching;
 use super::rebuild::Rebuild;
 use super::status::Status;
@@ -32,6 +32,8 @@ pub(crate) struct Channel {
     /// Number that the next collective will have.
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
+    /// Collectives that wait for room to begin, in order.
+    pub delayed: VecDeque<(Arc<Op>, Request)>,
     stash: Vec<Stashed>,
     tombs: VecDeque<Tomb>,
     history: VecDeque<Past>,
@@ -58,6 +60,13 @@ pub(crate) struct Stashed {
     pub from: usize,
     pub header: Header,
     pub kept: Kept,
+}
+
+impl Stashed {
+    /// Payload bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        if let Kept::Frame(bytes) = &self.kept { bytes.len() } else { 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -99,6 +108,7 @@ impl Channel {
             rank,
             called: 0,
             inflight: Vec::new(),
+            delayed: VecDeque::new(),
             stash: Vec::new(),
             tombs: VecDeque::new(),
             history: VecDeque::new(),
@@ -158,6 +168,12 @@ impl Channel {
     pub(crate) fn unkeep(&mut self, seq: u64) -> Option<Stashed> {
         let index = self.stash.iter().position(|stashed| stashed.header.number == seq)?;
         Some(self.stash.remove(index))
+    }
+
+    /// Payload bytes kept for calls that were not made yet.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let stash: usize = self.stash.iter().map(Stashed::bytes).sum();
+        stash + self.matching.iter().map(Matching::kept_bytes).sum::<usize>()
     }
 
     /// All frames kept for numbers that will not be called any more.

@@ -8,6 +8,7 @@
 //!   and [`reports`]: how it is told
 //! - `run`: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
+//! - [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
@@ -25,6 +26,7 @@ mod point;
 pub(crate) mod program;
 mod rebuild;
 mod reports;
+pub(crate) mod room;
 mod run;
 mod service;
 pub(crate) mod shared;

@@ -84,6 +84,13 @@ impl Matching {
         self.posted.remove(index).map(|(_, key)| key)
     }
 
+    /// Payload bytes of messages that no receive has asked for.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let bytes =
+            |message: &Unexpected| if let Content::Whole(bytes) = &message.content { bytes.len() } else { 0 };
+        self.unexpected.iter().map(bytes).sum()
+    }
+
     /// All messages that no receive has asked for.
     pub(crate) fn take_unexpected(&mut self) -> VecDeque<Unexpected> {
         std::mem::take(&mut self.unexpected)

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
+use super::room::{Memory, Usage};
 use super::service;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
@@ -82,9 +83,10 @@ impl Engine {
         labels: Vec<String>,
         hub: Option<Arc<Hub>>,
         ranks_on_host: usize,
+        memory: Memory,
     ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
-        let pool = Pool::new();
+        let pool = Pool::new(memory.limit, memory.pooled());
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone())?;
         let shared = Arc::new(Shared {
             has_links: core.has_links(),
@@ -170,6 +172,13 @@ impl Engine {
         op.cancel();
         self.shared.cancelled.store(true, Ordering::Release);
         self.shared.drive();
+    }
+
+    /// What this rank uses at present.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = self.shared.with_core(|core| core.state.usage());
+        usage.descriptors += Poller::DESCRIPTORS;
+        usage
     }
 
     /// Why a communicator can't be used any more, if so.

@@ -10,6 +10,7 @@ use super::head::Head;
 use super::io::{Io, Via};
 use super::point::{Content, Point, Side, Unexpected};
 use super::rebuild::Waiting;
+use super::room::Room;
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::error::{CallInfo, Error, Report};
@@ -48,6 +49,7 @@ pub(crate) struct State {
     pub peers: Vec<Peer>,
     pub now: Instant,
     pub live: usize,
+    pub room: Room,
     /// What went wrong, to be written where the user says.
     pub reports: Vec<Report>,
     /// When the user's program last polled anything here.
@@ -127,6 +129,7 @@ impl State {
     pub(crate) fn new(io: Io, labels: Vec<String>) -> Self {
         let now = Instant::now();
         State {
+            room: Room::new(&io.pool),
             io,
             channels: Vec::new(),
             ids: HashMap::new(),
@@ -207,6 +210,11 @@ impl State {
         Ok(())
     }
 
+    /// Payload bytes kept for communicators that were not opened yet.
+    pub(super) fn orphan_bytes(&self) -> usize {
+        self.orphans.iter().map(|(_, stashed)| stashed.bytes()).sum()
+    }
+
     pub(crate) fn flight(&mut self, key: RunKey) -> Option<&mut Flight> {
         let slot = self.flights.get_mut(key.index as usize)?;
         if slot.generation == key.generation { slot.flight.as_mut() } else { None }
@@ -239,7 +247,7 @@ impl State {
         slot.flight.as_mut().map(|flight| (flight, &mut self.io))
     }
 
-    /// Begins a call.
+    /// Begins a call, or lets it wait for room.
     pub(crate) fn start(&mut self, op: Arc<Op>) {
         let Some(request) = op.take_request() else { return };
         self.recent = request.channel;
@@ -247,6 +255,15 @@ impl State {
             self.start_rebuild(op, request);
             return;
         }
+        if request.desc.tag.is_some() {
+            self.begin(op, request);
+        } else if let Some(request) = self.delays(&op, request) {
+            self.begin(op, request);
+        }
+    }
+
+    /// Begins a call for which there is room.
+    pub(super) fn begin(&mut self, op: Arc<Op>, request: Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
@@ -328,6 +345,7 @@ impl State {
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),
+            aside: 0,
             verdict: None,
         })
     }
@@ -337,7 +355,8 @@ impl State {
     }
 
     fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
-        let Some(head) = self.new_head(op, &request) else { return };
+        let Some(mut head) = self.new_head(op, &request) else { return };
+        head.aside = self.set_aside(&request);
         let key = head.key;
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         match request.work {
@@ -500,7 +519,7 @@ impl State {
                 index += 1;
             }
         }
-        moved
+        moved | self.admit_delayed()
     }
 
     /// Whether operations could go on that only let others have their turn.
@@ -534,6 +553,7 @@ impl State {
             Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
         let head = flight.head();
+        self.room.release(head.aside);
         if let Some(channel) = self.channels[head.channel].as_mut() {
             match &flight {
                 Flight::Collective(_) => {

@@ -409,7 +409,7 @@ impl State {
     /// Closes a communicator that is to be closed and has nothing in flight.
     pub(crate) fn close_idle(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        if !channel.closing || !self.keys_on(index).is_empty() {
+        if !channel.closing || !channel.delayed.is_empty() || !self.keys_on(index).is_empty() {
             return;
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
