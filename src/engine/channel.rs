@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::{CallDesc, Op, Request};
-use super::point::Matching;
+use super::matching::Matching;
 use super::rebuild::Rebuild;
 use super::status::Status;
 use super::trouble::Cause;
@@ -32,6 +32,8 @@ pub(crate) struct Channel {
     /// Number that the next collective will have.
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
+    /// Operations of any kind in flight.
+    pub live: usize,
     /// Collectives that wait for room to begin, in order.
     pub delayed: VecDeque<(Arc<Op>, Request)>,
     stash: Vec<Stashed>,
@@ -108,6 +110,7 @@ impl Channel {
             rank,
             called: 0,
             inflight: Vec::new(),
+            live: 0,
             delayed: VecDeque::new(),
             stash: Vec::new(),
             tombs: VecDeque::new(),

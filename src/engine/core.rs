@@ -145,13 +145,19 @@ impl Core {
     fn receive(&mut self) -> bool {
         let Some(hub) = self.state.io.hub.clone() else { return false };
         let me = self.state.io.me;
-        let mut any = false;
+        let mut any = self.state.io.flush_mailbox();
         while let Some(message) = hub.receive(me) {
             any = true;
             let from = message.from;
             if let Err(problem) = self.state.message(message) {
                 self.state.lost(from, format!("it broke the protocol: {problem}"));
             }
+        }
+        if hub.take_refused(me) {
+            // Whoever found no room may sleep.
+            (0..self.state.peers.len())
+                .filter(|peer| *peer != me)
+                .for_each(|peer| self.state.io.publish(peer));
         }
         for peer in 0..self.state.peers.len() {
             if self.state.io.via(peer) == Via::Memory && hub.gone(peer) && hub.inbox_is_empty(me) {
@@ -286,9 +292,10 @@ impl Core {
         next
     }
 
-    /// Whether bytes wait to leave.
+    /// Whether bytes or messages wait to leave.
     pub(crate) fn has_outgoing(&self) -> bool {
-        self.links.iter().flatten().any(|pair| pair.fast.has_outgoing() || pair.bulk.has_outgoing())
+        self.state.io.has_mail()
+            || self.links.iter().flatten().any(|pair| pair.fast.has_outgoing() || pair.bulk.has_outgoing())
     }
 
     /// Whether anything could be done without waiting: a connection may have more, or take more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::channel::{Kept, Stashed};
-use super::point::{Content, Unexpected};
+use super::matching::{Content, Unexpected};
 use super::state::{Flight, State};
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::link::memory::{Lease, Message};
@@ -109,7 +109,7 @@ impl State {
         let from = self.rank_in(index, peer)?;
         let Some(channel) = &self.channels[index] else { return Ok(Sink::Discard) };
         let receives = &channel.matching[from].receives;
-        let Some((_, key)) = receives.iter().find(|(number, _)| *number == header.number).copied() else {
+        let Some(key) = receives.get(&header.number).copied() else {
             return Ok(Sink::Discard);
         };
         match self.flight(key) {
@@ -290,7 +290,7 @@ impl State {
     fn accepted(&mut self, index: usize, from: usize, header: &Header) {
         let Some(channel) = &self.channels[index] else { return };
         let sends = &channel.matching[from].sends;
-        let Some((_, key)) = sends.iter().find(|(number, _)| *number == header.number).copied() else {
+        let Some(key) = sends.get(&header.number).copied() else {
             self.refuse_accept(index, from, header.number);
             return;
         };

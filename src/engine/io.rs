@@ -124,18 +124,25 @@ impl Io {
         self.flush_mailbox();
     }
 
-    /// Hands queued messages over, in order, as far as inboxes take them.
-    pub(crate) fn flush_mailbox(&mut self) {
-        let Some(hub) = &self.hub else { return };
+    /// Hands queued messages over, in order, as far as inboxes take them. Says whether any went.
+    pub(crate) fn flush_mailbox(&mut self) -> bool {
+        let before = self.mailbox.len();
+        let Some(hub) = &self.hub else { return false };
         while let Some((to, message)) = self.mailbox.pop_front() {
             if let Err(back) = hub.send(to, message) {
                 self.mailbox.push_front((to, back));
-                return;
+                break;
             }
             if !self.published.contains(&to) {
                 self.published.push(to);
             }
         }
+        self.mailbox.len() < before
+    }
+
+    /// Whether messages wait for room in an inbox.
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.mailbox.is_empty()
     }
 
     pub(crate) fn publish(&mut self, to: usize) {

@@ -6,7 +6,7 @@
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told
-//! - `run`: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
+//! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
@@ -22,6 +22,7 @@ mod incoming;
 mod io;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod matching;
 mod point;
 pub(crate) mod program;
 mod rebuild;

@@ -155,7 +155,7 @@ impl State {
         });
         let mut cause = cycle;
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
-            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
+            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].first_unexpected())
             && other.tag != tag.0
         {
             let tags = format!(

@@ -8,7 +8,8 @@ use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed, Verdict};
 use super::head::Head;
 use super::io::{Io, Via};
-use super::point::{Content, Point, Side, Unexpected};
+use super::matching::{Content, Place, Unexpected};
+use super::point::{Point, Side};
 use super::rebuild::Waiting;
 use super::room::Room;
 use super::run::{Recycled, Run};
@@ -321,7 +322,8 @@ impl State {
 
     /// What a new operation in flight has, and a place for it.
     pub(super) fn new_head(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
-        let channel = self.channels[request.channel].as_ref()?;
+        let channel = self.channels[request.channel].as_mut()?;
+        channel.live += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Slot { generation: 0, flight: None });
             (self.flights.len() - 1) as u32
@@ -412,7 +414,8 @@ impl State {
             self.match_message(channel, to, Unexpected { number, tag, digest, bytes, content });
             return;
         }
-        of.matching[to].sends.push((number, key));
+        of.matching[to].sends.insert(number, key);
+        point.known.number = Some(number);
         point.begin_send(&mut self.io);
         if point.is_polled() {
             self.polled.push(key);
@@ -428,18 +431,34 @@ impl State {
         let side = Side::Receive { matched: None, arrived: 0, lease: None };
         self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].take(tag) {
+        match of.matching[from].unexpected.pop(tag) {
             Some(message) => self.give_message(channel, from, key, message),
-            None => of.matching[from].posted.push_back((tag, key)),
+            None => {
+                let place = of.matching[from].posted.push(tag, key);
+                self.place_point(key, place);
+            }
         }
     }
 
     /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
     pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].take_posted(message.tag) {
+        match of.matching[from].posted.pop(message.tag) {
             Some(key) => self.give_message(channel, from, key, message),
-            None => of.matching[from].unexpected.push_back(message),
+            None => {
+                let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
+                let place = of.matching[from].unexpected.push(message.tag, message);
+                if let Some(sender) = local {
+                    self.place_point(sender, place);
+                }
+            }
+        }
+    }
+
+    /// An operation is to be found at this place until it is matched.
+    fn place_point(&mut self, key: RunKey, place: Place) {
+        if let Some(Flight::Point(point)) = self.flight(key) {
+            point.known.place = Some(place);
         }
     }
 
@@ -461,7 +480,10 @@ impl State {
             self.polled.push(key);
         }
         if offered && let Some(of) = self.channels[channel].as_mut() {
-            of.matching[from].receives.push((number, key));
+            of.matching[from].receives.insert(number, key);
+            if let Some(Flight::Point(point)) = self.flight(key) {
+                point.known.number = Some(number);
+            }
         }
         if let Some(sender) = local {
             self.give_local(sender, key);
@@ -555,6 +577,7 @@ impl State {
         let head = flight.head();
         self.room.release(head.aside);
         if let Some(channel) = self.channels[head.channel].as_mut() {
+            channel.live -= 1;
             match &flight {
                 Flight::Collective(_) => {
                     channel.inflight.retain(|(_, of)| *of != key);
@@ -562,7 +585,7 @@ impl State {
                         channel.told(head.seq);
                     }
                 }
-                Flight::Point(point) => channel.matching[point.peer].forget(key),
+                Flight::Point(point) => channel.matching[point.peer].forget(key, point.known),
                 Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Work};
 use super::channel::{Past, Tomb, Verdict};
-use super::point::Unexpected;
+use super::matching::Unexpected;
 use super::state::{Flight, Standing, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
@@ -203,8 +203,7 @@ impl State {
         if header.flags & POINT != 0 {
             let matching = &channel.matching[from];
             let side = if header.flags & TO_SENDER != 0 { &matching.sends } else { &matching.receives };
-            let key = side.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
-            if let Some(key) = key {
+            if let Some(key) = side.get(&header.number).copied() {
                 self.finish_aborted(key, from, &cause);
             }
             return Ok(());
@@ -409,7 +408,7 @@ impl State {
     /// Closes a communicator that is to be closed and has nothing in flight.
     pub(crate) fn close_idle(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        if !channel.closing || !channel.delayed.is_empty() || !self.keys_on(index).is_empty() {
+        if !channel.closing || !channel.delayed.is_empty() || channel.live > 0 {
             return;
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
