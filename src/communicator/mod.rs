@@ -6,6 +6,7 @@
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
+//! - `links`: what is known about the links to other ranks
 //! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
@@ -14,6 +15,7 @@
 pub mod blocking;
 mod builder;
 mod collectives;
+mod links;
 mod local;
 mod operation;
 mod point;
@@ -157,7 +159,8 @@ impl Communicator {
     }
 
     /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
-    /// file: what waited for whom, and what each rank was last known to do. `hcomm why FILE` reads it. The file in
+    /// file: what waited for whom, what each rank was last known to do, and the counters of its links. Each rank writes
+    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. The file in
     /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
     pub fn report_to(&self, path: impl Into<PathBuf>) {
         self.engine.report_to(path.into());

@@ -140,6 +140,12 @@ impl Channel {
         self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
     }
 
+    /// The lowest number that is not over here.
+    pub(crate) fn oldest(&self) -> u64 {
+        let flying = self.inflight.iter().map(|(seq, _)| *seq);
+        flying.chain(self.delayed.front().map(|(_, request)| request.seq)).min().unwrap_or(self.called)
+    }
+
     pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {
         self.called = self.called.max(seq + 1);
         if self.history.len() == HISTORY_MAX {

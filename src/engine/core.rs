@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::call::Op;
 use super::io::{Io, Via};
+use super::links::{Counters, Guard, SAMPLE_BYTES};
 use super::state::{Standing, State};
 use crate::buffer::pool::Pool;
 use crate::link::Class;
@@ -22,7 +23,9 @@ const QUIET: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Core {
     pub state: State,
-    links: Vec<Option<Pair>>,
+    pub(super) links: Vec<Option<Pair>>,
+    /// Counters of links that are gone.
+    pub(super) counters: Vec<Counters>,
     poller: Poller,
     /// Looks since anything moved on a bulk connection.
     quiet: u32,
@@ -34,9 +37,10 @@ pub(crate) struct Core {
 
 /// Both connections to one peer.
 #[derive(Debug)]
-struct Pair {
-    fast: Conn,
-    bulk: Conn,
+pub(super) struct Pair {
+    pub(super) fast: Conn,
+    pub(super) bulk: Conn,
+    pub(super) guard: Guard,
 }
 
 impl Pair {
@@ -74,8 +78,11 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair =
-                        Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    let pair = Pair {
+                        fast: Conn::new(fast, Class::Fast),
+                        bulk: Conn::new(bulk, Class::Bulk),
+                        guard: Guard::default(),
+                    };
                     (Via::Stream, Some(pair))
                 }
             };
@@ -85,7 +92,8 @@ impl Core {
         let state = State::new(Io::new(me, vias, pool, hub), labels);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
-        Ok(Core { state, links, poller, quiet: 0, only, woken: Vec::new() })
+        let counters = vec![Counters::default(); links.len()];
+        Ok(Core { state, links, counters, poller, quiet: 0, only, woken: Vec::new() })
     }
 
     /// Asks the poll set which connections can be read and written again.
@@ -253,6 +261,7 @@ impl Core {
     }
 
     fn disconnect(&mut self, peer: usize, class: Class) {
+        self.keep_counters(peer);
         let gone = self.state.peers[peer].standing != Standing::Here;
         if let Some(pair) = self.links[peer].as_mut() {
             let conn = pair.conn(class);
@@ -270,6 +279,7 @@ impl Core {
 
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
+        let mut large = false;
         for ended in self.state.ended.drain(..) {
             if ended.forget {
                 for (peer, pair) in self.links.iter_mut().enumerate() {
@@ -280,8 +290,13 @@ impl Core {
                     }
                 }
             }
+            let parts = ended.outcome.parts.as_ref().filter(|_| ended.outcome.result.is_ok());
+            large |= parts.is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
             ended.op.finish(ended.outcome);
             self.woken.push(ended.op);
+        }
+        if large {
+            self.examine_links();
         }
     }
 

@@ -8,6 +8,7 @@
 //!   and [`reports`]: how it is told
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
+//! - [`links`]: what is known about links, and which are slow
 //! - [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
@@ -22,6 +23,7 @@ mod incoming;
 mod io;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod links;
 mod matching;
 mod point;
 pub(crate) mod program;

@@ -241,8 +241,6 @@ impl State {
         Some(Report {
             operation: "rebuild".into(),
             seq: Seq(waiting.head.seq),
-            communicator: channel.name.to_string(),
-            rank: Rank(channel.rank as u32),
             waited: self.now.saturating_duration_since(waiting.head.started),
             late: waiting.open.iter().map(|rank| Rank(*rank as u32)).collect(),
             states: waiting.open.iter().map(state).collect(),
@@ -250,6 +248,7 @@ impl State {
                 0 => "no rank is known to be gone".into(),
                 _ => format!("given up: {}", gone.join(", ")),
             },
+            ..self.about(waiting.head.channel, &waiting.open)?
         })
     }
 }

@@ -25,8 +25,9 @@ use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
-use crate::error::{Error, Report};
+use crate::error::{Error, LinkReport, Report};
 use crate::link::memory::Hub;
+use crate::rank::Rank;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
 use crate::runtime::spin::{self, Patience, SpinPolicy};
@@ -181,6 +182,11 @@ impl Engine {
         usage
     }
 
+    /// What is known about the links to these processes, by their rank in the world and in a communicator.
+    pub(crate) fn links(&self, peers: impl Iterator<Item = (usize, Rank)>) -> Vec<LinkReport> {
+        self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect())
+    }
+
     /// Why a communicator can't be used any more, if so.
     pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
         self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone())
@@ -298,7 +304,7 @@ impl Shared {
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
-        let reports = std::mem::take(&mut core.state.reports);
+        let reports = if core.state.reports.is_empty() { Vec::new() } else { core.take_reports() };
         for (index, op) in core.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),

@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub live: usize,
     pub room: Room,
     /// What went wrong, to be written where the user says.
-    pub reports: Vec<Report>,
+    pub reports: Vec<(Arc<[u32]>, Report)>,
     /// When the user's program last polled anything here.
     pub polled_at: Instant,
 }
@@ -566,7 +566,8 @@ impl State {
         self.live -= 1;
         if let Err(error) = &result {
             let report = self.report_of(&flight, error);
-            self.reports.extend(report);
+            let members = &flight.head().members;
+            self.reports.extend(report.map(|report| (members.clone(), report)));
         }
         let forget = result.is_err();
         let parts = match &mut flight {
