@@ -45,6 +45,7 @@ fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
     let mut reports: Vec<Report> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     reports.sort_by_key(|report| report.rank);
     assert_eq!(reports.len(), 2, "{text}");
+    let mut down = false;
     for (report, me) in reports.iter().zip(0u32..) {
         assert_eq!((report.rank, &report.late[..]), (Rank(me), &[Rank(2)][..]), "{report:?}");
         assert_eq!(
@@ -58,12 +59,12 @@ fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
         assert!(operation.starts_with("recv(") && operation.contains("tag 12"), "{operation}");
         assert_eq!((*number, &lost.waits_for[..]), (Seq(0), &[Rank(0)][..]), "{lost:?}");
         let states: Vec<_> = report.links.iter().map(|link| (link.rank.0, link.kind, link.state)).collect();
-        let other = (1 - me, LinkKind::Tcp, LinkState::Ready);
-        assert!(states.contains(&(2, LinkKind::Tcp, LinkState::Down)) && states.len() == 2, "{states:?}");
-        // The other survivor may have ended by now.
-        assert!(states.contains(&other) || states.contains(&(1 - me, LinkKind::Tcp, LinkState::Down)));
+        assert!(states.len() == 2 && states.iter().all(|(_, kind, _)| *kind == LinkKind::Tcp), "{states:?}");
+        down |= states.contains(&(2, LinkKind::Tcp, LinkState::Down));
         assert!(report.links.iter().all(|link| link.received_bytes > 0), "{:?}", report.links);
     }
+    // Who was told of the loss by the other may not have seen it yet.
+    assert!(down, "{text}");
     std::fs::remove_file(path).unwrap();
 }
 

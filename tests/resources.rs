@@ -177,7 +177,7 @@ fn copies_of_slices_and_descriptors_are_shown() {
 #[test]
 fn a_limit_that_differs_or_is_too_small_is_told() {
     for joined in limited(&[8 << 20, 9 << 20]) {
-        let error = joined.err().expect("limits differ").to_string();
+        let error = joined.expect_err("limits differ").to_string();
         assert!(error.contains("HCOMM_MEMORY") && error.contains("9437184"), "{error}");
     }
     for joined in limited(&[100 << 10, 100 << 10]) {

@@ -9,6 +9,9 @@ use crate::link::frame::{EAGER, Header, Kind};
 use crate::link::memory::{Lease, Message};
 use crate::link::{Handler, RunKey, Sink};
 
+/// Frames kept for communicators that this rank has not opened yet.
+const ORPHANS_MAX: usize = 65_536;
+
 impl Handler for State {
     fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
         self.io.returned(peer, header.consumed)?;
@@ -353,6 +356,31 @@ impl State {
             self.touch(key);
         } else {
             self.contradicted(key);
+        }
+    }
+
+    pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
+        if self.orphans.len() >= ORPHANS_MAX {
+            return Err("too many frames for communicators that were not opened".into());
+        }
+        self.orphans.push((peer, stashed));
+        Ok(())
+    }
+
+    /// Payload bytes kept for communicators that were not opened yet.
+    pub(super) fn orphan_bytes(&self) -> usize {
+        self.orphans.iter().map(|(_, stashed)| stashed.bytes()).sum()
+    }
+
+    /// A frame of a communicator that is open by now.
+    pub(super) fn adopt_orphan(&mut self, peer: usize, stashed: Stashed) {
+        let Stashed { header, kept, .. } = stashed;
+        let outcome = match kept {
+            Kept::Frame(bytes) => self.whole(peer, &header, bytes),
+            Kept::Lease(lease) => self.leased(peer, &header, lease),
+        };
+        if let Err(problem) = outcome {
+            tracing::warn!(peer, problem, "frame for a new communicator dropped");
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
+//! - `look`: what an engine is asked beside calls
 //! - [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
@@ -24,6 +25,7 @@ mod io;
 #[cfg(all(test, hcomm_loom))]
 mod models;
 mod links;
+mod look;
 mod matching;
 mod point;
 pub(crate) mod program;

@@ -117,15 +117,7 @@ impl State {
             return any;
         }
         for index in 0..self.channels.len() {
-            loop {
-                let Some(channel) = self.channels[index].as_ref() else { break };
-                let Some((_, request)) = channel.delayed.front() else { break };
-                if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
-                    break;
-                }
-                let next = self.channels[index].as_mut().and_then(|channel| channel.delayed.pop_front());
-                let Some((op, request)) = next else { break };
-                self.room.delayed -= 1;
+            while let Some((op, request)) = self.next_delayed(index) {
                 any = true;
                 self.begin(op, request);
             }
@@ -135,6 +127,18 @@ impl State {
             }
         }
         any
+    }
+
+    /// The next of a communicator, if there is room for it.
+    fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
+        let channel = self.channels[index].as_ref()?;
+        let (_, request) = channel.delayed.front()?;
+        if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
+            return None;
+        }
+        let next = self.channels[index].as_mut()?.delayed.pop_front()?;
+        self.room.delayed -= 1;
+        Some(next)
     }
 
     pub(crate) fn usage(&self) -> Usage {

@@ -19,15 +19,14 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
-use super::room::{Memory, Usage};
+use super::room::Memory;
 use super::service;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
-use crate::error::{Error, LinkReport, Report};
+use crate::error::Report;
 use crate::link::memory::Hub;
-use crate::rank::Rank;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
 use crate::runtime::spin::{self, Patience, SpinPolicy};
@@ -39,7 +38,7 @@ const SUBMISSIONS: usize = 1024;
 /// A handle; when the last one goes, the engine finishes what is in flight and says goodbye.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
@@ -175,23 +174,6 @@ impl Engine {
         self.shared.drive();
     }
 
-    /// What this rank uses at present.
-    pub(crate) fn usage(&self) -> Usage {
-        let mut usage = self.shared.with_core(|core| core.state.usage());
-        usage.descriptors += Poller::DESCRIPTORS;
-        usage
-    }
-
-    /// What is known about the links to these processes, by their rank in the world and in a communicator.
-    pub(crate) fn links(&self, peers: impl Iterator<Item = (usize, Rank)>) -> Vec<LinkReport> {
-        self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect())
-    }
-
-    /// Why a communicator can't be used any more, if so.
-    pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
-        self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone())
-    }
-
     /// From now on reports are appended to this file.
     pub(crate) fn report_to(&self, path: PathBuf) {
         let _ = self.shared.report_to.set(path);
@@ -245,7 +227,7 @@ impl Shared {
     }
 
     /// For rare acts that must not fail for the lock. The caller drives afterwards.
-    fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+    pub(super) fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut self.core.wait())
     }
 

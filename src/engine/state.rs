@@ -20,8 +20,6 @@ use crate::link::frame::EAGER;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Frames kept for communicators that this rank has not opened yet.
-const ORPHANS_MAX: usize = 65_536;
 /// Closed communicators remembered.
 const CLOSED_MAX: usize = 1024;
 
@@ -44,7 +42,7 @@ pub(crate) struct State {
     recycled: Vec<Recycled>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
-    orphans: Vec<(usize, Stashed)>,
+    pub(super) orphans: Vec<(usize, Stashed)>,
     /// Communicators that were closed here: what still comes for them is dropped.
     closed: VecDeque<u64>,
     pub peers: Vec<Peer>,
@@ -201,19 +199,6 @@ impl State {
             Some(Some(channel)) if channel.id == id => Some(self.recent),
             _ => self.ids.get(&id).copied(),
         }
-    }
-
-    pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
-        if self.orphans.len() >= ORPHANS_MAX {
-            return Err("too many frames for communicators that were not opened".into());
-        }
-        self.orphans.push((peer, stashed));
-        Ok(())
-    }
-
-    /// Payload bytes kept for communicators that were not opened yet.
-    pub(super) fn orphan_bytes(&self) -> usize {
-        self.orphans.iter().map(|(_, stashed)| stashed.bytes()).sum()
     }
 
     pub(crate) fn flight(&mut self, key: RunKey) -> Option<&mut Flight> {
@@ -598,18 +583,6 @@ impl State {
         }
         if self.channels[channel].as_ref().is_some_and(|of| of.closing) {
             self.close_idle(channel);
-        }
-    }
-
-    /// A frame of a communicator that is open by now.
-    fn adopt_orphan(&mut self, peer: usize, stashed: Stashed) {
-        let Stashed { header, kept, .. } = stashed;
-        let outcome = match kept {
-            Kept::Frame(bytes) => self.whole(peer, &header, bytes),
-            Kept::Lease(lease) => self.leased(peer, &header, lease),
-        };
-        if let Err(problem) = outcome {
-            tracing::warn!(peer, problem, "frame for a new communicator dropped");
         }
     }
 }
