@@ -9,7 +9,11 @@ use crate::runtime::poller::Poller;
 impl Engine {
     /// What this rank uses at present.
     pub(crate) fn usage(&self) -> Usage {
-        let mut usage = self.shared.with_core(|core| core.state.usage());
+        let mut usage = self.shared.with_core(|core| {
+            // What was called counts, also if somebody else drove just then.
+            self.shared.begin_submitted(core);
+            core.state.usage()
+        });
         usage.descriptors += Poller::DESCRIPTORS;
         usage
     }

@@ -231,7 +231,7 @@ impl Shared {
         act(&mut self.core.wait())
     }
 
-    fn begin_submitted(&self, core: &mut Core) {
+    pub(super) fn begin_submitted(&self, core: &mut Core) {
         while let Some(op) = self.submissions.pop() {
             core.state.start(op);
         }

@@ -17,6 +17,7 @@ use crate::buffer::parts::Parts;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
+use crate::rank::Seq;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
@@ -264,6 +265,14 @@ impl State {
                 }
             }
             refusal = refusal.or(late);
+        }
+        // Given up while it waited for room, or for whoever drove.
+        if op.is_cancelled() && collective {
+            refusal = refusal.or_else(|| {
+                let operation = request.desc.operation.into();
+                let communicator = channel.name.to_string();
+                Some(Error::Cancelled { operation, seq: Seq(request.seq), communicator })
+            });
         }
         if let Work::Refuse(error) = &request.work {
             refusal = refusal.or_else(|| Some((**error).clone()));

@@ -260,6 +260,7 @@ impl State {
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
         let cause = match error.clone() {
             Error::PeerLost { rank, host, cause, .. } => Cause::Departed { rank, host, cause },
+            Error::Cancelled { .. } => Cause::Cancelled,
             other => Cause::Failed(other.to_string()),
         };
         self.publish_abort(index, seq, &cause);
