@@ -34,8 +34,8 @@ pub(crate) struct Channel {
     pub inflight: Vec<(u64, RunKey)>,
     /// Operations of any kind in flight.
     pub live: usize,
-    /// Collectives that wait for room to begin, in order.
-    pub delayed: VecDeque<(Arc<Op>, Request)>,
+    /// Collectives that wait for room to begin, in order, and since when.
+    pub delayed: VecDeque<(Arc<Op>, Request, Instant)>,
     stash: Vec<Stashed>,
     tombs: VecDeque<Tomb>,
     history: VecDeque<Past>,
@@ -143,7 +143,7 @@ impl Channel {
     /// The lowest number that is not over here.
     pub(crate) fn oldest(&self) -> u64 {
         let flying = self.inflight.iter().map(|(seq, _)| *seq);
-        flying.chain(self.delayed.front().map(|(_, request)| request.seq)).min().unwrap_or(self.called)
+        flying.chain(self.delayed.front().map(|(_, request, _)| request.seq)).min().unwrap_or(self.called)
     }
 
     pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {

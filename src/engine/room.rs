@@ -99,7 +99,7 @@ impl State {
         if channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
             return Some(request);
         }
-        channel.delayed.push_back((op.clone(), request));
+        channel.delayed.push_back((op.clone(), request, self.now));
         self.room.delayed += 1;
         None
     }
@@ -132,13 +132,15 @@ impl State {
     /// The next of a communicator, if there is room for it.
     fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
         let channel = self.channels[index].as_ref()?;
-        let (_, request) = channel.delayed.front()?;
+        let (_, request, _) = channel.delayed.front()?;
         if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
             return None;
         }
-        let next = self.channels[index].as_mut()?.delayed.pop_front()?;
+        let (op, mut request, since) = self.channels[index].as_mut()?.delayed.pop_front()?;
         self.room.delayed -= 1;
-        Some(next)
+        // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
+        request.deadline = request.deadline.saturating_sub(self.now.saturating_duration_since(since));
+        Some((op, request))
     }
 
     pub(crate) fn usage(&self) -> Usage {
