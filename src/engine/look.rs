@@ -14,17 +14,22 @@ impl Engine {
             self.shared.begin_submitted(core);
             core.state.usage()
         });
+        self.shared.drive();
         usage.descriptors += Poller::DESCRIPTORS;
         usage
     }
 
     /// What is known about the links to these processes, by their rank in the world and in a communicator.
     pub(crate) fn links(&self, peers: impl Iterator<Item = (usize, Rank)>) -> Vec<LinkReport> {
-        self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect())
+        let links = self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect());
+        self.shared.drive();
+        links
     }
 
     /// Why a communicator can't be used any more, if so.
     pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
-        self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone())
+        let failed = self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone());
+        self.shared.drive();
+        failed
     }
 }

@@ -22,11 +22,11 @@ pub(crate) mod core;
 mod head;
 mod incoming;
 mod io;
-#[cfg(all(test, hcomm_loom))]
-mod models;
 mod links;
 mod look;
 mod matching;
+#[cfg(all(test, hcomm_loom))]
+mod models;
 mod point;
 pub(crate) mod program;
 mod rebuild;
