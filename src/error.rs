@@ -275,7 +275,7 @@ fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
 }
 
 /// What is known about an operation that does not end.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// What this rank waits in.
     pub operation: String,
@@ -293,6 +293,94 @@ pub struct Report {
     pub states: Vec<(Rank, String)>,
     /// The likely cause.
     pub cause: String,
+    /// The last collective that this rank has completed together with all before it; `None` if there is none.
+    #[serde(default)]
+    pub completed: Option<Seq>,
+    /// Whom this operation itself waits for; `late` are those at whom a chain of waiting ends.
+    #[serde(default)]
+    pub waits_for: Vec<Rank>,
+    /// What other ranks have told about themselves.
+    #[serde(default)]
+    pub known: Vec<RankReport>,
+    /// The links to the other ranks of the communicator. Filled in where a report is written to a file.
+    #[serde(default)]
+    pub links: Vec<LinkReport>,
+}
+
+/// What a rank has told about itself.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RankReport {
+    /// Who.
+    pub rank: Rank,
+    /// The number that its next collective will have.
+    pub next: Seq,
+    /// The oldest operation that it waits in, and its number.
+    pub operation: Option<(String, Seq)>,
+    /// Whom that waits for.
+    pub waits_for: Vec<Rank>,
+    /// How long ago it told this.
+    pub age: Duration,
+}
+
+/// How a rank is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// It is this rank.
+    Myself,
+    /// In the same process: its memory is read where it lies.
+    Memory,
+    /// By two TCP connections.
+    Tcp,
+}
+
+/// Whether a link works as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum LinkState {
+    /// It does.
+    Ready,
+    /// It works, but much slower than it did before.
+    Degraded,
+    /// The rank's process is lost, or has left.
+    Down,
+}
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkState::Ready => "ready",
+            LinkState::Degraded => "degraded (slow)",
+            LinkState::Down => "down",
+        })
+    }
+}
+
+/// A link to another rank, and what was counted since it was made; ranks of one process count nothing.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LinkReport {
+    /// The other rank.
+    pub rank: Rank,
+    /// How it is reached.
+    pub kind: LinkKind,
+    /// Whether that works as it should.
+    pub state: LinkState,
+    /// Host, address and process of the other rank.
+    pub address: String,
+    /// Bytes handed to the system, headers included.
+    pub sent_bytes: u64,
+    /// Bytes taken from the system, headers included.
+    pub received_bytes: u64,
+    /// Frames that have left.
+    pub sent_frames: u64,
+    /// Frames that have begun to arrive.
+    pub received_frames: u64,
+    /// Segments that the system has sent again: more than a few mean a bad network.
+    pub retransmissions: u64,
+    /// Round-trip time, smoothed by the system, in microseconds.
+    pub rtt_us: u32,
+    /// The best rate that it has sustained while there was something to send, in bytes per second; 0 while unknown.
+    pub best_bytes_per_s: u64,
 }
 
 impl fmt::Display for Report {

@@ -81,10 +81,10 @@ pub mod rank;
 mod runtime;
 
 pub use buffer::Buffer;
-pub use communicator::{Builder, Communicator, Connect, Operation, blocking};
+pub use communicator::{Builder, Communicator, Connect, Operation, Resources, State, blocking};
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp};
-pub use error::{Error, InitError, OpError, Report};
+pub use error::{Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report};
 pub use rank::{Rank, Seq, Tag};
 
 /// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".

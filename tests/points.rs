@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::{LINKS, Random, WATCHDOG, assert_usable, class, connect, world};
@@ -213,5 +214,55 @@ fn a_rank_that_does_not_exist_is_an_error_at_once() {
         assert_eq!(class(&error.error), "invalid argument");
         let error = comm.all_gather(vec![0u8; 3]).wait().unwrap_err();
         assert_eq!(class(&error.error), "invalid argument");
+    }
+}
+
+/// Whatever their number, messages and receives are found: sent first or posted first, in any order of tags, given up,
+/// and to oneself.
+#[test]
+fn ten_thousand_messages_in_flight() {
+    const MESSAGES: u32 = 10_000;
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(2));
+        world(link, 2, move |mut comm| {
+            let me = comm.rank();
+            let other = Rank(1 - me.0);
+            // Both know where the other is; nothing is received before all is sent.
+            if me == Rank(0) {
+                let sent: Vec<_> = (0..MESSAGES).map(|tag| comm.send(other, tag, vec![tag; 2])).collect();
+                step.wait();
+                sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            } else {
+                step.wait();
+                for tag in (0..MESSAGES).rev() {
+                    assert_eq!(comm.recv(other, tag, vec![0u32; 2]).wait().unwrap(), [tag; 2], "{link:?}");
+                }
+            }
+            assert_usable(&mut comm);
+            if me == Rank(0) {
+                let post = |tag| comm.recv(other, tag, vec![0u32; 2]);
+                let (kept, given_up): (Vec<_>, Vec<_>) =
+                    (0..MESSAGES).map(|tag| (tag, post(tag))).partition(|(tag, _)| tag % 20 != 0);
+                for (_, received) in &given_up {
+                    received.cancel();
+                }
+                assert!(given_up.into_iter().all(|(_, received)| received.wait().is_err()));
+                step.wait();
+                for (tag, received) in kept {
+                    assert_eq!(received.wait().unwrap(), [tag; 2], "{link:?}");
+                }
+            } else {
+                step.wait();
+                let tags = (0..MESSAGES).rev().filter(|tag| tag % 20 != 0);
+                let sent: Vec<_> = tags.map(|tag| comm.send(other, tag, vec![tag; 2])).collect();
+                sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            }
+            let own: Vec<_> = (0..MESSAGES).map(|tag| comm.send(me, tag, vec![tag])).collect();
+            for tag in (0..MESSAGES).rev() {
+                assert_eq!(comm.recv(me, tag, vec![0u32]).wait().unwrap(), [tag], "{link:?}");
+            }
+            own.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            assert_usable(&mut comm);
+        });
     }
 }

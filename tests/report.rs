@@ -1,8 +1,72 @@
-//! Reports are written where the user says.
+//! Reports are written where the user says, and tell enough to be put together.
+
+mod common;
 
 use std::time::Duration;
 
-use hcomm::{Communicator, Rank, ReduceOp, Report};
+use common::processes::{Processes, Role, say};
+use common::{assert_usable, meeting_place};
+use hcomm::{Communicator, LinkKind, LinkState, Rank, ReduceOp, Report, Seq};
+use rustix::process::Signal;
+
+/// What a process of a world does, told by the environment; nothing in the test run itself: each receives from the next,
+/// and nobody sends.
+#[test]
+fn child() {
+    let Some(Role { count, joined, .. }) = Role::of_this_process() else { return };
+    let mut comm = joined.unwrap();
+    let me = comm.rank().0;
+    comm.report_to(std::env::temp_dir().join(format!("hcomm-cycle-{count}")));
+    assert_usable(&mut comm);
+    let next = Rank((me + 1) % 3);
+    let received = comm.recv(next, 10 + me, vec![0u8; 5]);
+    std::thread::spawn(|| {
+        // The service thread has told the others by then, and they this one.
+        std::thread::sleep(Duration::from_millis(700));
+        say("waiting");
+    });
+    assert!(received.wait().is_err());
+    drop(comm);
+    say("done");
+    std::process::exit(0);
+}
+
+#[test]
+fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
+    let number = std::process::id() as usize;
+    let path = std::env::temp_dir().join(format!("hcomm-cycle-{number}"));
+    let _ = std::fs::remove_file(&path);
+    let mut world = Processes::start("circle", 3, number, &meeting_place(), 30);
+    world.all_say("waiting", None);
+    world.signal(2, Signal::KILL);
+    world.all_say("done", Some(2));
+    world.end(Some(2));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut reports: Vec<Report> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    reports.sort_by_key(|report| report.rank);
+    assert_eq!(reports.len(), 2, "{text}");
+    let mut down = false;
+    for (report, me) in reports.iter().zip(0u32..) {
+        assert_eq!((report.rank, &report.late[..]), (Rank(me), &[Rank(2)][..]), "{report:?}");
+        assert_eq!(
+            (report.completed, &report.waits_for[..]),
+            (Some(Seq(0)), &[Rank(me + 1)][..]),
+            "{report:?}"
+        );
+        let lost =
+            report.known.iter().find(|known| known.rank == Rank(2)).expect("it had told what it was in");
+        let (operation, number) = lost.operation.as_ref().unwrap();
+        assert!(operation.starts_with("recv(") && operation.contains("tag 12"), "{operation}");
+        assert_eq!((*number, &lost.waits_for[..]), (Seq(0), &[Rank(0)][..]), "{lost:?}");
+        let states: Vec<_> = report.links.iter().map(|link| (link.rank.0, link.kind, link.state)).collect();
+        assert!(states.len() == 2 && states.iter().all(|(_, kind, _)| *kind == LinkKind::Tcp), "{states:?}");
+        down |= states.contains(&(2, LinkKind::Tcp, LinkState::Down));
+        assert!(report.links.iter().all(|link| link.received_bytes > 0), "{:?}", report.links);
+    }
+    // Who was told of the loss by the other may not have seen it yet.
+    assert!(down, "{text}");
+    std::fs::remove_file(path).unwrap();
+}
 
 #[test]
 fn a_deadline_is_written_down_by_every_rank_that_waited_and_names_who_is_late() {

@@ -15,7 +15,7 @@ mod sealed {
 use sealed::Sealed;
 
 /// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy, `&[T]` by
-/// one staged copy.
+/// one staged copy, as large as the slice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent",
     label = "not a buffer of elements",
@@ -33,7 +33,7 @@ pub trait Lend: Sealed + Sized {
 }
 
 /// Something that an operation can write its result into: `Vec<T>`, `Box<[T]>` and [`Buffer<T>`] by value without a
-/// copy, `&mut [T]`, `&mut Vec<T>` and `&mut [T; N]` by one staged copy.
+/// copy, `&mut [T]`, `&mut Vec<T>` and `&mut [T; N]` by one staged copy, as large as the slice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't receive a result",
     label = "not a writable buffer of elements",
@@ -124,7 +124,7 @@ impl Guard for OwnedBytes {
 
 fn stage<T: Element>(elements: &[T], staging: &Staging) -> Lent {
     let bytes: &[u8] = bytemuck::cast_slice(elements);
-    let block = staging.0.block(bytes.len());
+    let block = staging.0.stage(bytes.len());
     block.raw().sub(0..bytes.len()).copy_from_slice(bytes);
     Lent(Parts::from_block(block, bytes.len()))
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::local::WORLD;
+use super::resources::memory_of_environment_checked;
 use crate::domain::{JoinConfig, JoinFuture, Membership, Rendezvous, Token, from_env, join, join_blocking};
+use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
@@ -36,6 +38,7 @@ pub struct Builder {
     config: JoinConfig,
     order: Order,
     operation_deadline: Option<Duration>,
+    memory: Option<usize>,
 }
 
 impl Communicator {
@@ -54,7 +57,7 @@ impl Communicator {
     pub fn from_env() -> Connect {
         match from_env() {
             Ok(config) => Builder::from_config(config).connect(),
-            Err(error) => Connect { state: State::Failed(Some(error)), order: Order::Fixed, deadline: None },
+            Err(error) => Connect::failed(error),
         }
     }
 
@@ -76,7 +79,7 @@ impl Communicator {
 
 impl Builder {
     fn from_config(config: JoinConfig) -> Self {
-        Builder { config, order: Order::Fixed, operation_deadline: None }
+        Builder { config, order: Order::Fixed, operation_deadline: None, memory: None }
     }
 
     /// Which rank this process is.
@@ -164,6 +167,13 @@ impl Builder {
         self
     }
 
+    /// Memory that this process may use beyond its callers' buffers, in bytes; equal on all ranks. By default what
+    /// `HCOMM_MEMORY` says, or 64 MiB. See [`Communicator::resources`].
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
     /// Joins. All ranks call it.
     ///
     /// # Errors
@@ -174,9 +184,10 @@ impl Builder {
     ///
     /// Dropping the future ends set-up; the other ranks are told.
     pub fn connect(self) -> Connect {
-        let (config, order, deadline) = self.finish();
-        let name = config.name.clone();
-        Connect { state: State::Joining(join(config), name), order, deadline }
+        match self.finish() {
+            Ok((config, rest)) => Connect { state: State::Joining(join(config), rest) },
+            Err(error) => Connect::failed(error),
+        }
     }
 
     /// As [`connect`](Self::connect), for a thread that waits.
@@ -185,18 +196,44 @@ impl Builder {
     ///
     /// As [`connect`](Self::connect).
     pub fn connect_blocking(self) -> Result<Communicator, InitError> {
-        let (config, order, deadline) = self.finish();
-        let name = config.name.clone();
-        Communicator::between_processes(join_blocking(config)?, &name, order, deadline)
+        let (config, rest) = self.finish()?;
+        Communicator::between_processes(join_blocking(config)?, &rest)
     }
 
-    /// Adds what plans are chosen from, for the root to compare.
-    fn finish(mut self) -> (JoinConfig, Order, Option<Duration>) {
+    /// Adds what must be equal, for the root to compare: what plans are chosen from, and how much a peer may send ahead.
+    fn finish(mut self) -> Result<(JoinConfig, Rest), InitError> {
+        let limit = match self.memory {
+            Some(bytes) => bytes,
+            None => memory_of_environment_checked()?.unwrap_or(MEMORY),
+        };
+        let least = Memory::least(self.config.world as usize - usize::from(self.config.world > 0));
+        if limit < least {
+            return Err(InitError::Limit {
+                what: "memory".into(),
+                needed: least as u64,
+                available: limit as u64,
+                hint: "raise HCOMM_MEMORY, or Builder::memory: every peer needs room for a small message"
+                    .into(),
+            });
+        }
         let facts = facts(self.config.world, self.order);
         let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
         self.config.facts.extend(entries);
-        (self.config, self.order, self.operation_deadline)
+        self.config.facts.push(("HCOMM_MEMORY".into(), limit.to_string()));
+        let name = self.config.name.clone();
+        let rest =
+            Rest { name, order: self.order, deadline: self.operation_deadline, memory: Memory { limit } };
+        Ok((self.config, rest))
     }
+}
+
+/// Settings that matter once all have joined.
+#[derive(Clone, Debug)]
+struct Rest {
+    name: String,
+    order: Order,
+    deadline: Option<Duration>,
+    memory: Memory,
 }
 
 fn facts(world: u32, order: Order) -> Facts {
@@ -210,13 +247,17 @@ fn facts(world: u32, order: Order) -> Facts {
 #[must_use = "dropping it ends set-up"]
 pub struct Connect {
     state: State,
-    order: Order,
-    deadline: Option<Duration>,
+}
+
+impl Connect {
+    fn failed(error: InitError) -> Self {
+        Connect { state: State::Failed(Some(error)) }
+    }
 }
 
 #[derive(Debug)]
 enum State {
-    Joining(JoinFuture, String),
+    Joining(JoinFuture, Rest),
     Failed(Option<InitError>),
 }
 
@@ -224,26 +265,20 @@ impl Future for Connect {
     type Output = Result<Communicator, InitError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (order, deadline) = (self.order, self.deadline);
         match &mut self.state {
             State::Failed(error) => {
                 let again = || InitError::Config("polled again after it had ended".into());
                 Poll::Ready(Err(error.take().unwrap_or_else(again)))
             }
-            State::Joining(joining, name) => Pin::new(joining)
-                .poll(cx)
-                .map(|joined| Communicator::between_processes(joined?, name, order, deadline)),
+            State::Joining(joining, rest) => {
+                Pin::new(joining).poll(cx).map(|joined| Communicator::between_processes(joined?, rest))
+            }
         }
     }
 }
 
 impl Communicator {
-    fn between_processes(
-        membership: Membership,
-        name: &str,
-        order: Order,
-        deadline: Option<Duration>,
-    ) -> Result<Communicator, InitError> {
+    fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
         let Membership { rank, members, streams, phases, .. } = membership;
         let me = rank.index();
         let on_host = members.iter().filter(|member| member.host == members[me].host).count();
@@ -266,16 +301,16 @@ impl Communicator {
             });
         }
         let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
-        let engine = Engine::new(me, peers, labels, None, on_host).map_err(io)?;
+        let engine = Engine::new(me, peers, labels, None, on_host, rest.memory).map_err(io)?;
         let all = (0..members.len() as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
-        let facts = facts(members.len() as u32, order);
-        let mut comm = Self::open(engine, WORLD, name.into(), all, me, facts, plans);
+        let facts = facts(members.len() as u32, rest.order);
+        let mut comm = Self::open(engine, WORLD, rest.name.as_str().into(), all, me, facts, plans);
         comm.phases = phases.into();
         if let Some(path) = std::env::var_os("HCOMM_REPORT").filter(|path| !path.is_empty()) {
             comm.report_to(path);
         }
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = rest.deadline {
             comm.set_deadline(deadline);
         }
         Ok(comm)

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use super::Communicator;
+use super::resources::memory_of_environment;
+use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::link::memory::Hub;
 use crate::path::{Facts, PlanCache};
@@ -16,11 +18,14 @@ impl Communicator {
     /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
     /// runtime work too.
     ///
+    /// Together they keep to the limit in `HCOMM_MEMORY`, or 64 MiB; see [`resources`](Self::resources).
+    ///
     /// # Panics
     ///
     /// If `n` is 0, or the system grants no descriptors or threads.
     pub fn local(n: usize) -> Vec<Communicator> {
         assert!(n > 0, "a world has at least one rank");
+        let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
         let hub = Hub::new(n);
         let members: Arc<[u32]> = (0..n as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
@@ -29,7 +34,7 @@ impl Communicator {
                 let link = |peer| if peer == rank { PeerLink::Myself } else { PeerLink::Memory };
                 let peers = (0..n).map(link).collect();
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
-                let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n)
+                let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
                     .expect("descriptors for a poll set and a service thread");
                 let facts = Facts::new(n as u32);
                 Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone())

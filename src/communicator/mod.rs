@@ -5,6 +5,9 @@
 //! - `point`: send and recv by (peer, tag)
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
+//! - `rebuild`: a communicator made anew after a failure, and the states it can be in
+//! - `links`: what is known about the links to other ranks
+//! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
@@ -12,15 +15,18 @@
 pub mod blocking;
 mod builder;
 mod collectives;
+mod links;
 mod local;
 mod operation;
 mod point;
 mod prepared;
+mod rebuild;
+mod resources;
 mod split;
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +42,8 @@ pub use builder::{Builder, Connect};
 pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
+pub use rebuild::State;
+pub use resources::Resources;
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
@@ -47,6 +55,9 @@ const PROGRAMS_MAX: usize = 32;
 /// Collectives are called by *all* ranks, in the same order, with equal arguments; they take `&mut self` and a number
 /// at the call, whichever way their futures are polled. Operations begin at the call. What ranks call is compared:
 /// a contradiction is an error on all of them, never a hang and never wrong data.
+///
+/// Once a rank is lost it has failed, and its operations with it; [`state`](Self::state) says so, and
+/// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left.
 ///
 /// Dropping a communicator closes it once its operations have ended; the others see that this rank has left.
 #[derive(Debug)]
@@ -66,6 +77,9 @@ pub struct Communicator {
     programs: Vec<(Algorithm, Collective, Arc<Program>)>,
     staging: Staging,
     phases: Arc<[(Phase, Duration)]>,
+    /// How often it was rebuilt, and whether its successor was made.
+    epoch: u64,
+    replaced: Arc<AtomicBool>,
 }
 
 impl Communicator {
@@ -95,6 +109,8 @@ impl Communicator {
             programs: Vec::new(),
             staging,
             phases: Arc::new([]),
+            epoch: 0,
+            replaced: Arc::default(),
         }
     }
 
@@ -143,7 +159,8 @@ impl Communicator {
     }
 
     /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
-    /// file: what waited for whom, and what each rank was last known to do. `hcomm why FILE` reads it. The file in
+    /// file: what waited for whom, what each rank was last known to do, and the counters of its links. Each rank writes
+    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. The file in
     /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
     pub fn report_to(&self, path: impl Into<PathBuf>) {
         self.engine.report_to(path.into());

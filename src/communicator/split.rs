@@ -29,16 +29,7 @@ impl Communicator {
         let own = self.rank * 3;
         calls[own..own + 3].copy_from_slice(&[i64::from(color.is_some()), color.unwrap_or(0).into(), key]);
         let gathered = self.all_gather(calls);
-        let parent = Parent {
-            engine: self.engine.clone(),
-            id: self.id,
-            name: self.name.clone(),
-            members: self.members.clone(),
-            rank: self.rank,
-            facts: self.facts,
-            deadline: self.deadline,
-            plans: self.plans.clone(),
-        };
+        let parent = Parent::of(self);
         async move {
             let calls = gathered.await?;
             Ok(color.map(|color| parent.child(number, color, &calls)))
@@ -58,10 +49,10 @@ impl Communicator {
 }
 
 /// What a child takes over.
-struct Parent {
+pub(super) struct Parent {
     engine: std::sync::Arc<crate::engine::Engine>,
-    id: u64,
-    name: std::sync::Arc<str>,
+    pub id: u64,
+    pub name: std::sync::Arc<str>,
     members: std::sync::Arc<[u32]>,
     rank: usize,
     facts: Facts,
@@ -70,6 +61,19 @@ struct Parent {
 }
 
 impl Parent {
+    pub(super) fn of(comm: &Communicator) -> Self {
+        Parent {
+            engine: comm.engine.clone(),
+            id: comm.id,
+            name: comm.name.clone(),
+            members: comm.members.clone(),
+            rank: comm.rank,
+            facts: comm.facts,
+            deadline: comm.deadline,
+            plans: comm.plans.clone(),
+        }
+    }
+
     fn child(self, number: u64, color: u32, calls: &[i64]) -> Communicator {
         let mut chosen: Vec<(i64, usize)> = calls
             .chunks_exact(3)
@@ -78,22 +82,29 @@ impl Parent {
             .map(|(rank, call)| (call[2], rank))
             .collect();
         chosen.sort_unstable();
-        let rank = chosen.iter().position(|(_, rank)| *rank == self.rank).unwrap_or(0);
-        let members = chosen.iter().map(|(_, rank)| self.members[*rank]).collect();
-        let facts = Facts { world: chosen.len() as u32, ..Facts::new(chosen.len() as u32) };
-        let facts = Facts { order: self.facts.order, mesh_ranks_max: self.facts.mesh_ranks_max, ..facts };
+        let chosen: Vec<usize> = chosen.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}/{number}:{color}", self.name).into();
-        let id = channel_id(self.id, number, color);
+        let id = channel_id(self.id, &[number, u64::from(color)]);
+        self.open(id, name, &chosen)
+    }
+
+    /// A communicator of these ranks of the parent, in this order.
+    pub(super) fn open(self, id: u64, name: std::sync::Arc<str>, chosen: &[usize]) -> Communicator {
+        let rank = chosen.iter().position(|rank| *rank == self.rank).unwrap_or(0);
+        let members = chosen.iter().map(|rank| self.members[*rank]).collect();
+        let facts = Facts::new(chosen.len() as u32);
+        let facts = Facts { order: self.facts.order, mesh_ranks_max: self.facts.mesh_ranks_max, ..facts };
         let mut child = Communicator::open(self.engine, id, name, members, rank, facts, self.plans);
         child.set_deadline(self.deadline);
         child
     }
 }
 
-/// Equal on all members, different for every split: parent, number of the call and color, scrambled.
-fn channel_id(parent: u64, number: u64, color: u32) -> u64 {
+/// Equal on all members, different for every split (number of the call and color) and every epoch (number and members):
+/// these, scrambled with the parent's.
+pub(super) fn channel_id(parent: u64, words: &[u64]) -> u64 {
     let mut id = parent;
-    for word in [number, u64::from(color)] {
+    for word in words {
         id = crate::engine::call::mix(id ^ word.wrapping_add(0x51_7c_c1_b7_27_22_0a_95));
     }
     id | 1

@@ -8,6 +8,7 @@
 //! | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
 //! | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of both |
 //! | `HCOMM_REPORT` | file to which reports of failed operations are appended; read by `hcomm why` |
+//! | `HCOMM_MEMORY` | memory per process beyond the users' buffers, as `64M`; equal on all |
 //! | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
 //! | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
 //! | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |

@@ -84,6 +84,8 @@ pub(crate) enum Work {
     Recv {
         from: usize,
     },
+    /// Agree with the ranks that are left on who they are.
+    Rebuild,
     /// It is known to be wrong: it takes its number, fails, and the others are told.
     Refuse(Box<Error>),
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::{CallDesc, Request};
-use super::point::{Content, Matching};
+use super::call::{CallDesc, Op, Request};
+use super::matching::Matching;
+use super::rebuild::Rebuild;
 use super::status::Status;
 use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
-use crate::link::frame::{EAGER, Header};
+use crate::link::frame::Header;
 use crate::link::memory::Lease;
 use crate::rank::{Rank, Seq};
 
@@ -31,6 +32,10 @@ pub(crate) struct Channel {
     /// Number that the next collective will have.
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
+    /// Operations of any kind in flight.
+    pub live: usize,
+    /// Collectives that wait for room to begin, in order, and since when.
+    pub delayed: VecDeque<(Arc<Op>, Request, Instant)>,
     stash: Vec<Stashed>,
     /// How many of these are of each rank.
     stashed: Vec<usize>,
@@ -50,6 +55,7 @@ pub(crate) struct Channel {
     pub closes: Vec<u8>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
+    pub rebuild: Rebuild,
 }
 
 /// A frame for a number that was not called yet.
@@ -121,6 +127,8 @@ impl Channel {
             rank,
             called: 0,
             inflight: Vec::new(),
+            live: 0,
+            delayed: VecDeque::new(),
             stash: Vec::new(),
             stashed: vec![0; ranks],
             tombs: VecDeque::new(),
@@ -133,6 +141,7 @@ impl Channel {
             closes: vec![0; ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
+            rebuild: Rebuild::new(ranks),
         }
     }
 
@@ -147,6 +156,12 @@ impl Channel {
 
     pub(crate) fn flight(&self, seq: u64) -> Option<RunKey> {
         self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
+    }
+
+    /// The lowest number that is not over here.
+    pub(crate) fn oldest(&self) -> u64 {
+        let flying = self.inflight.iter().map(|(seq, _)| *seq);
+        flying.chain(self.delayed.front().map(|(_, request, _)| request.seq)).min().unwrap_or(self.called)
     }
 
     pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {
@@ -186,22 +201,16 @@ impl Channel {
         Some(stashed)
     }
 
-    /// Eager payload that nobody has asked for: from whom, and how many bytes.
-    pub(crate) fn unclaimed(&mut self) -> Vec<(usize, usize)> {
-        let mut found = Vec::new();
-        for Stashed { from, header, .. } in self.stash.drain(..) {
-            if header.flags & EAGER != 0 {
-                found.push((from, header.length as usize));
-            }
-        }
-        for (from, matching) in self.matching.iter_mut().enumerate() {
-            for message in matching.unexpected.drain(..) {
-                if let Content::Whole(bytes) = message.content {
-                    found.push((from, bytes.len()));
-                }
-            }
-        }
-        found
+    /// Payload bytes kept for calls that were not made yet.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let stash: usize = self.stash.iter().map(Stashed::bytes).sum();
+        stash + self.matching.iter().map(Matching::kept_bytes).sum::<usize>()
+    }
+
+    /// All frames kept for numbers that will not be called any more.
+    pub(crate) fn take_kept(&mut self) -> Vec<Stashed> {
+        self.stashed.fill(0);
+        std::mem::take(&mut self.stash)
     }
 
     pub(crate) fn bury(&mut self, tomb: Tomb) {
@@ -236,6 +245,9 @@ impl Channel {
     /// What a caller is told once it has failed: first who is lost, then that it can't be used.
     pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
         let mut failed = self.failed.clone()?;
+        if matches!(failed, Error::Closed(_)) {
+            return Some(failed);
+        }
         if std::mem::replace(&mut self.failure_told, true) {
             return Some(Error::Failed { communicator: self.name.to_string(), cause: failed.to_string() });
         }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::call::Op;
 use super::io::{Io, Via};
+use super::links::{Counters, Guard, SAMPLE_BYTES};
 use super::state::{Standing, State};
 use crate::buffer::pool::Pool;
 use crate::link::Class;
@@ -22,7 +23,9 @@ const QUIET: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Core {
     pub state: State,
-    links: Vec<Option<Pair>>,
+    pub(super) links: Vec<Option<Pair>>,
+    /// Counters of links that are gone.
+    pub(super) counters: Vec<Counters>,
     poller: Poller,
     /// Looks since anything moved on a bulk connection.
     quiet: u32,
@@ -34,9 +37,10 @@ pub(crate) struct Core {
 
 /// Both connections to one peer.
 #[derive(Debug)]
-struct Pair {
-    fast: Conn,
-    bulk: Conn,
+pub(super) struct Pair {
+    pub(super) fast: Conn,
+    pub(super) bulk: Conn,
+    pub(super) guard: Guard,
 }
 
 impl Pair {
@@ -74,8 +78,11 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair =
-                        Pair { fast: Conn::new(fast, Class::Fast), bulk: Conn::new(bulk, Class::Bulk) };
+                    let pair = Pair {
+                        fast: Conn::new(fast, Class::Fast),
+                        bulk: Conn::new(bulk, Class::Bulk),
+                        guard: Guard::default(),
+                    };
                     (Via::Stream, Some(pair))
                 }
             };
@@ -85,7 +92,8 @@ impl Core {
         let state = State::new(Io::new(me, vias, pool, hub), labels);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
-        Ok(Core { state, links, poller, quiet: 0, only, woken: Vec::new() })
+        let counters = vec![Counters::default(); links.len()];
+        Ok(Core { state, links, counters, poller, quiet: 0, only, woken: Vec::new() })
     }
 
     /// Asks the poll set which connections can be read and written again.
@@ -146,13 +154,19 @@ impl Core {
     fn receive(&mut self) -> bool {
         let Some(hub) = self.state.io.hub.clone() else { return false };
         let me = self.state.io.me;
-        let mut any = false;
+        let mut any = self.state.io.flush_mailbox();
         while let Some(message) = hub.receive(me) {
             any = true;
             let from = message.from;
             if let Err(problem) = self.state.message(message) {
                 self.state.lost(from, format!("it broke the protocol: {problem}"));
             }
+        }
+        if hub.take_refused(me) {
+            // Whoever found no room may sleep.
+            (0..self.state.peers.len())
+                .filter(|peer| *peer != me)
+                .for_each(|peer| self.state.io.publish(peer));
         }
         for peer in 0..self.state.peers.len() {
             if self.state.io.via(peer) == Via::Memory && hub.gone(peer) && hub.inbox_is_empty(me) {
@@ -255,6 +269,7 @@ impl Core {
     }
 
     fn disconnect(&mut self, peer: usize, class: Class) {
+        self.keep_counters(peer);
         let gone = self.state.peers[peer].standing != Standing::Here;
         if let Some(pair) = self.links[peer].as_mut() {
             let conn = pair.conn(class);
@@ -282,6 +297,7 @@ impl Core {
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
         self.disconnect_offenders();
+        let mut large = false;
         for ended in self.state.ended.drain(..) {
             if ended.forget {
                 for (peer, pair) in self.links.iter_mut().enumerate() {
@@ -293,8 +309,13 @@ impl Core {
                 }
             }
             drop(ended.blocks);
+            let parts = ended.outcome.parts.as_ref().filter(|_| ended.outcome.result.is_ok());
+            large |= parts.is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
             ended.op.finish(ended.outcome);
             self.woken.push(ended.op);
+        }
+        if large {
+            self.examine_links();
         }
     }
 
@@ -305,9 +326,10 @@ impl Core {
         next
     }
 
-    /// Whether bytes wait to leave.
+    /// Whether bytes or messages wait to leave.
     pub(crate) fn has_outgoing(&self) -> bool {
-        self.links.iter().flatten().any(|pair| pair.fast.has_outgoing() || pair.bulk.has_outgoing())
+        self.state.io.has_mail()
+            || self.links.iter().flatten().any(|pair| pair.fast.has_outgoing() || pair.bulk.has_outgoing())
     }
 
     /// Whether anything could be done without waiting: a connection may have more, or take more.

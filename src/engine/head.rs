@@ -26,6 +26,8 @@ pub(crate) struct Head {
     pub remarks: u32,
     /// What ranks call under this number, once somebody contradicted, and when that is decided.
     pub calls: Vec<(usize, CallInfo)>,
+    /// Working memory set aside for it.
+    pub aside: usize,
     pub verdict: Option<Instant>,
 }
 

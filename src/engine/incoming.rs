@@ -3,12 +3,18 @@
 use std::sync::Arc;
 
 use super::channel::{Kept, Stashed};
-use super::io::{EAGER_OVERHEAD, EAGER_WINDOW};
-use super::point::{Content, OFFERS_MAX, Unexpected};
+use super::io::EAGER_OVERHEAD;
+use super::matching::{Content, Unexpected};
+use super::point::OFFERS_MAX;
 use super::state::{Flight, State};
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::link::memory::{Lease, Message};
 use crate::link::{Handler, RunKey, Sink};
+
+/// Frames of one peer kept for communicators that this rank has not opened yet, and bytes of them. Payload is bounded by
+/// the eager budget already; text is rare.
+const ORPHANS_MAX: usize = 65_536;
+const ORPHAN_BYTES_MAX: usize = 16 << 20;
 
 impl Handler for State {
     fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
@@ -20,7 +26,7 @@ impl Handler for State {
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
-            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch => {
+            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Rebuild => {
                 Ok(Sink::Owned(self.io.spare(length)))
             }
             _ => Ok(Sink::Owned(Vec::new())),
@@ -49,6 +55,7 @@ impl Handler for State {
         match flight {
             Flight::Collective(of) => of.released(usize::from(step), bytes),
             Flight::Point(point) => point.add_done(bytes),
+            Flight::Rebuild(_) => {}
         }
         self.touch(run);
         self.uncrowd();
@@ -112,7 +119,7 @@ impl State {
         let from = self.rank_in(index, peer)?;
         let Some(channel) = &self.channels[index] else { return Ok(Sink::Discard) };
         let receives = &channel.matching[from].receives;
-        let Some((_, key)) = receives.iter().find(|(number, _)| *number == header.number).copied() else {
+        let Some(key) = receives.get(&header.number).copied() else {
             return Ok(Sink::Discard);
         };
         match self.flight(key) {
@@ -131,6 +138,7 @@ impl State {
                 run.arrived(from, header, sink, io);
             }
             Flight::Point(point) => point.arrived(header.length as usize),
+            Flight::Rebuild(_) => {}
         }
         self.touch(key);
         Ok(())
@@ -156,6 +164,11 @@ impl State {
             return self.unknown(peer, header, bytes);
         };
         let from = self.rank_in(index, peer)?;
+        if self.is_past_use(index, header) {
+            self.consumed(peer, header);
+            self.io.recycle(bytes);
+            return Ok(());
+        }
         match header.kind {
             Kind::Data | Kind::Credit | Kind::Request => self.collective(index, from, header, bytes),
             Kind::Eager => {
@@ -175,8 +188,43 @@ impl State {
             Kind::Abort => self.on_abort(index, from, header, &bytes),
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
+            Kind::Rebuild => self.on_view(index, from, &bytes),
             Kind::Close => self.said_close(index, from, header.number),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
+        }
+    }
+
+    /// Whether a frame is for an operation that can't be called any more, since its communicator has failed.
+    fn is_past_use(&self, index: usize, header: &Header) -> bool {
+        let Some(channel) = &self.channels[index] else { return false };
+        let late = match header.kind {
+            Kind::Eager | Kind::Offer => true,
+            Kind::Data | Kind::Credit | Kind::Request => header.number >= channel.called,
+            _ => false,
+        };
+        late && channel.failed.is_some()
+    }
+
+    /// A communicator is closed, or has failed: nobody will ask for what was kept for later. Its eager budget goes back,
+    /// since all communicators of a pair share it.
+    pub(crate) fn discard_kept(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let members = channel.members.clone();
+        for Stashed { from, header, kept } in channel.take_kept() {
+            if let Kept::Frame(bytes) = kept {
+                if header.flags & EAGER != 0 {
+                    self.io.consume_eager(members[from] as usize, bytes.len());
+                }
+                self.io.recycle(bytes);
+            }
+        }
+        for (from, matching) in channel.matching.iter_mut().enumerate() {
+            for message in matching.take_unexpected() {
+                if let Content::Whole(bytes) = message.content {
+                    self.io.consume_eager(members[from] as usize, bytes.len());
+                    self.io.recycle(bytes);
+                }
+            }
         }
     }
 
@@ -251,8 +299,7 @@ impl State {
         if !matching.offers.remove(&header.number) {
             return Err(format!("accepts message {}, which is not on offer", header.number));
         }
-        let Some((_, key)) = matching.sends.iter().find(|(number, _)| *number == header.number).copied()
-        else {
+        let Some(key) = matching.sends.get(&header.number).copied() else {
             self.refuse_accept(index, from, header.number);
             return Ok(());
         };
@@ -277,7 +324,9 @@ impl State {
     /// What a sender offers, and nobody has asked for, is kept here; an honest one knows the limit.
     fn check_offers(&mut self, index: usize, from: usize) -> Result<(), String> {
         let Some(channel) = &self.channels[index] else { return Ok(()) };
-        if channel.matching[from].unexpected.len() > OFFERS_MAX + EAGER_WINDOW / EAGER_OVERHEAD {
+        if channel.matching[from].unexpected.len()
+            > OFFERS_MAX + self.io.eager_window as usize / EAGER_OVERHEAD
+        {
             return Err("too many offers that nobody has accepted".into());
         }
         Ok(())
@@ -305,6 +354,9 @@ impl State {
             return self.orphan(peer, stashed(0, lease));
         };
         let from = self.rank_in(index, peer)?;
+        if self.is_past_use(index, header) {
+            return Ok(());
+        }
         if header.kind == Kind::Offer {
             let bytes = usize::try_from(header.offset).map_err(|_| "an offer of more than memory holds")?;
             self.next_message(index, from, header.number)?;
@@ -335,6 +387,40 @@ impl State {
         } else {
             self.contradicted(key);
         }
+    }
+
+    pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
+        let of = &mut self.peers[peer];
+        of.orphans += 1;
+        of.orphan_bytes += stashed.bytes();
+        if of.orphans > ORPHANS_MAX || of.orphan_bytes > ORPHAN_BYTES_MAX {
+            return Err("too many frames for communicators that were not opened".into());
+        }
+        self.orphans.push((peer, stashed));
+        Ok(())
+    }
+
+    /// Payload bytes kept for communicators that were not opened yet.
+    pub(super) fn orphan_bytes(&self) -> usize {
+        self.orphans.iter().map(|(_, stashed)| stashed.bytes()).sum()
+    }
+
+    /// A frame of a communicator that is open by now.
+    pub(super) fn adopt_orphan(&mut self, peer: usize, stashed: Stashed) {
+        let Stashed { header, kept, .. } = stashed;
+        let outcome = match kept {
+            Kept::Frame(bytes) => self.whole(peer, &header, bytes),
+            Kept::Lease(lease) => self.leased(peer, &header, lease),
+        };
+        if let Err(problem) = outcome {
+            self.offends(peer, &problem);
+        }
+    }
+
+    /// A peer turns out to have broken the protocol, when no connection is at hand to be closed.
+    pub(crate) fn offends(&mut self, peer: usize, problem: &str) {
+        self.lost(peer, format!("it broke the protocol: {problem}"));
+        self.offenders.push(peer);
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::room::Memory;
 use crate::buffer::pool::Pool;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Outgoing, Payload};
@@ -14,7 +15,7 @@ use crate::link::{Class, RunKey};
 
 /// A message up to this size may be sent before its receiver has called: it is small enough to be kept for him.
 pub(crate) const EAGER_MAX: usize = 64 << 10;
-/// Eager bytes that one peer keeps for us at most; beyond it, messages wait until they are asked for.
+/// Eager bytes that one peer keeps for us at most, if there is memory for so much; beyond it, messages wait until they are asked for.
 pub(crate) const EAGER_WINDOW: usize = 1 << 20;
 /// What an eager frame counts besides its payload, so that empty messages are bounded too.
 pub(crate) const EAGER_OVERHEAD: usize = 256;
@@ -65,10 +66,14 @@ pub(crate) struct Io {
     pub full: bool,
     /// Somebody stopped to let others have their turn.
     pub unfinished: bool,
+    /// Eager bytes that one peer keeps for us at most.
+    pub eager_window: u64,
 }
 
 impl Io {
     pub(crate) fn new(me: usize, vias: Vec<Via>, pool: Arc<Pool>, hub: Option<Arc<Hub>>) -> Self {
+        let peers = vias.len().saturating_sub(1);
+        let eager_window = Memory { limit: pool.memory_limit() }.eager_window(peers) as u64;
         let peer = |via| PeerIo {
             via,
             queued: [0; 2],
@@ -91,6 +96,7 @@ impl Io {
             leases: Vec::new(),
             full: false,
             unfinished: false,
+            eager_window,
         }
     }
 
@@ -125,18 +131,25 @@ impl Io {
         self.flush_mailbox();
     }
 
-    /// Hands queued messages over, in order, as far as inboxes take them.
-    pub(crate) fn flush_mailbox(&mut self) {
-        let Some(hub) = &self.hub else { return };
+    /// Hands queued messages over, in order, as far as inboxes take them. Says whether any went.
+    pub(crate) fn flush_mailbox(&mut self) -> bool {
+        let before = self.mailbox.len();
+        let Some(hub) = &self.hub else { return false };
         while let Some((to, message)) = self.mailbox.pop_front() {
             if let Err(back) = hub.send(to, message) {
                 self.mailbox.push_front((to, back));
-                return;
+                break;
             }
             if !self.published.contains(&to) {
                 self.published.push(to);
             }
         }
+        self.mailbox.len() < before
+    }
+
+    /// Whether messages wait for room in an inbox.
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.mailbox.is_empty()
     }
 
     pub(crate) fn publish(&mut self, to: usize) {
@@ -167,6 +180,11 @@ impl Io {
         self.outbox.push((peer, class, Outgoing { header, payload: Payload::Lent { raw, run, step } }));
     }
 
+    /// Lent payload bytes that wait to leave.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.peers.iter().flat_map(|peer| peer.queued).sum()
+    }
+
     pub(crate) fn unqueue(&mut self, peer: usize, class: Class, bytes: usize) {
         let queued = &mut self.peers[peer].queued[class as usize];
         *queued = queued.saturating_sub(bytes);
@@ -176,7 +194,7 @@ impl Io {
     pub(crate) fn take_eager(&mut self, peer: usize, bytes: usize) -> bool {
         let peer = &mut self.peers[peer];
         let cost = (bytes + EAGER_OVERHEAD) as u64;
-        let fits = peer.eager_sent - peer.eager_returned + cost <= EAGER_WINDOW as u64;
+        let fits = peer.eager_sent - peer.eager_returned + cost <= self.eager_window;
         if fits {
             peer.eager_sent += cost;
         }
@@ -202,7 +220,7 @@ impl Io {
         }
         let peer = &mut self.peers[peer];
         peer.eager_received += (bytes + EAGER_OVERHEAD) as u64;
-        if peer.eager_received - peer.consumed > EAGER_WINDOW as u64 {
+        if peer.eager_received - peer.consumed > self.eager_window {
             return Err("eager payload beyond its budget".into());
         }
         Ok(())
@@ -218,7 +236,7 @@ impl Io {
         let io = &mut self.peers[peer];
         io.consumed += (bytes + EAGER_OVERHEAD) as u64;
         // Whatever waits to leave tells it, too.
-        if io.consumed - io.consumed_told >= EAGER_WINDOW as u64 / 4 && io.waiting < ANSWERS_MAX {
+        if io.consumed - io.consumed_told >= self.eager_window / 4 && io.waiting < ANSWERS_MAX {
             io.consumed_told = io.consumed;
             let mut header = Header::new(Kind::Consumed, 0, 0);
             header.consumed = io.consumed;

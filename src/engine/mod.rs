@@ -6,7 +6,11 @@
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told
-//! - `run`: a collective, [`point`]: a message between two ranks, [`program`]: a plan made ready for one rank
+//! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
+//! - [`rebuild`]: how the ranks that are left agree on who they are
+//! - [`links`]: what is known about links, and which are slow
+//! - `look`: what an engine is asked beside calls
+//! - [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
@@ -18,11 +22,16 @@ pub(crate) mod core;
 mod head;
 mod incoming;
 mod io;
+mod links;
+mod look;
+mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
 mod point;
 pub(crate) mod program;
+mod rebuild;
 mod reports;
+pub(crate) mod room;
 mod run;
 mod service;
 pub(crate) mod shared;

@@ -1,20 +1,20 @@
-//! Point to point: matching by (peer, tag), in the order of sending.
+//! Point to point: one message between two ranks; `matching` says which receive it is for.
 //!
 //! A small message goes along with its header, within the eager budget, and is kept by the receiver until it is asked
 //! for. A larger one, or one beyond the budget, is offered: only its header waits at the receiver, so a later message
 //! with another tag is still found. Headers of both kinds travel on one connection, in order, so that messages with
 //! the same tag never overtake each other.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
+use super::matching::{Content, Known, Unexpected};
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
-use crate::link::{Class, RunKey, Sink};
+use crate::link::{Class, Sink};
 
 /// In-process copies are made in pieces of this size, so that others get their turn.
 const SLICE: usize = 256 << 10;
@@ -32,6 +32,7 @@ pub(crate) struct Point {
     pub tag: u32,
     parts: Parts,
     pub side: Side,
+    pub known: Known,
 }
 
 #[derive(Debug)]
@@ -40,73 +41,9 @@ pub(crate) enum Side {
     Receive { matched: Option<u64>, arrived: usize, reading: bool, lease: Option<Arc<Lease>> },
 }
 
-/// Messages between this rank and one other on one communicator.
-#[derive(Debug, Default)]
-pub(crate) struct Matching {
-    next: u64,
-    /// Number of the next message from there.
-    pub due: u64,
-    /// What was offered over a byte link and has not been answered, whether its send still waits or not.
-    pub offers: HashSet<u64>,
-    /// Receives without a message, in the order of posting.
-    pub posted: VecDeque<(u32, RunKey)>,
-    /// Messages without a receive, in the order of sending.
-    pub unexpected: VecDeque<Unexpected>,
-    /// Sends and receives that wait for the other side by number.
-    pub sends: Vec<(u64, RunKey)>,
-    pub receives: Vec<(u64, RunKey)>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Unexpected {
-    pub number: u64,
-    pub tag: u32,
-    pub digest: u64,
-    pub bytes: usize,
-    pub content: Content,
-}
-
-#[derive(Debug)]
-pub(crate) enum Content {
-    Whole(Vec<u8>),
-    /// At the sender, to be accepted.
-    Offered,
-    /// In this process.
-    Leased(Arc<Lease>),
-    /// From this very rank.
-    Local(RunKey),
-}
-
-impl Matching {
-    /// The first message with this tag, taken out.
-    pub(crate) fn take(&mut self, tag: u32) -> Option<Unexpected> {
-        let index = self.unexpected.iter().position(|message| message.tag == tag)?;
-        self.unexpected.remove(index)
-    }
-
-    /// The first receive that waits for this tag, taken out.
-    pub(crate) fn take_posted(&mut self, tag: u32) -> Option<RunKey> {
-        let index = self.posted.iter().position(|(of, _)| *of == tag)?;
-        self.posted.remove(index).map(|(_, key)| key)
-    }
-
-    /// Drops every trace of an operation that ended early.
-    pub(crate) fn forget(&mut self, key: RunKey) {
-        self.posted.retain(|(_, of)| *of != key);
-        self.sends.retain(|(_, of)| *of != key);
-        self.receives.retain(|(_, of)| *of != key);
-        self.unexpected.retain(|message| !matches!(message.content, Content::Local(of) if of == key));
-    }
-
-    pub(crate) fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
-    }
-}
-
 impl Point {
     pub(crate) fn new(head: Head, peer: usize, tag: u32, parts: Parts, side: Side) -> Self {
-        Point { head, peer, tag, parts, side }
+        Point { head, peer, tag, parts, side, known: Known::default() }
     }
 
     pub(crate) fn raw(&self) -> Raw {

@@ -16,6 +16,8 @@ pub(crate) struct Program {
     /// `outgoing[rank][message]`: index into `steps`.
     outgoing: Vec<Vec<u16>>,
     pub scratch: Vec<Range>,
+    /// Messages that are reduced as they come, and need a window each if they come over byte links.
+    pub windows: usize,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,7 @@ impl Program {
             incoming: vec![Vec::new(); ranks],
             outgoing: vec![Vec::new(); ranks],
             scratch: plan.ranks[rank].scratch.clone(),
+            windows: 0,
             plan: plan.clone(),
         };
         for (index, step) in plan.ranks[rank].steps.iter().enumerate() {
@@ -110,6 +113,7 @@ impl Program {
                         })
                         .collect();
                     let streams = srcs.iter().filter(|src| matches!(src, From::Input(_))).count();
+                    program.windows += streams;
                     (Act::Reduce { srcs, post: *post, streams }, *dst)
                 }
             };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::state::{Flight, STALL, State};
 use super::status::{Current, Status};
 use super::trouble::{Cause, decode, encode};
-use crate::error::{Error, Report};
+use crate::error::{Error, RankReport, Report};
 use crate::link::RunKey;
 use crate::link::frame::{ASK, Header, Kind, Outgoing};
 use crate::rank::{Rank, Seq};
@@ -111,32 +111,61 @@ impl State {
         let collective = matches!(flight, Flight::Collective(_));
         let report = Box::new(report);
         if collective {
-            self.publish_abort(index, seq, &Cause::Deadline(report.clone()));
+            self.publish_abort(index, seq, &Cause::Deadline(brief(&report)));
         }
         self.finish(key, Err(Error::Deadline(report)));
     }
 
     /// What is worth writing down about an operation that failed; nothing for one that its caller gave up.
     pub(super) fn report_of(&self, flight: &Flight, error: &Error) -> Option<Report> {
+        let head = flight.head();
+        let channel = self.channels[head.channel].as_ref()?;
         let (late, cause) = match error {
-            Error::Deadline(report) => return Some((**report).clone()),
+            // Another rank may have told this one first, with a report of its own.
+            Error::Deadline(report) if report.rank.index() == channel.rank => {
+                return Some((**report).clone());
+            }
+            Error::Deadline(report) => (report.late.clone(), report.cause.clone()),
             Error::PeerLost { rank, host, cause, .. } => {
                 (vec![*rank], format!("rank {rank} ({host}) is lost: {cause}"))
             }
             Error::Mismatch { .. } | Error::Protocol { .. } => (Vec::new(), error.to_string()),
             _ => return None,
         };
-        let head = flight.head();
-        let channel = self.channels[head.channel].as_ref()?;
+        let point = matches!(flight, Flight::Point(_));
         Some(Report {
-            operation: head.desc.operation.into(),
+            operation: if point { head.desc.info().to_string() } else { head.desc.operation.into() },
             seq: Seq(head.seq),
-            communicator: channel.name.to_string(),
-            rank: Rank(channel.rank as u32),
             waited: self.now.saturating_duration_since(head.started),
             late,
-            states: Vec::new(),
             cause,
+            ..self.about(head.channel, &flight.waits_for())?
+        })
+    }
+
+    /// What every report on a communicator has: who writes it, and what is known of the others.
+    pub(super) fn about(&self, index: usize, waits_for: &[usize]) -> Option<Report> {
+        let channel = self.channels[index].as_ref()?;
+        let rank = |rank: &usize| Rank(*rank as u32);
+        let known = channel.statuses.iter().enumerate().filter_map(|(from, status)| {
+            let (seen, status) = status.as_ref()?;
+            let current = status.current.as_ref();
+            Some(RankReport {
+                rank: Rank(from as u32),
+                next: Seq(status.next),
+                operation: current.map(|current| (current.call.to_string(), Seq(current.seq))),
+                waits_for: current
+                    .map_or_else(Vec::new, |current| current.waits_for.iter().copied().map(Rank).collect()),
+                age: self.now.saturating_duration_since(*seen),
+            })
+        });
+        Some(Report {
+            communicator: channel.name.to_string(),
+            rank: Rank(channel.rank as u32),
+            completed: channel.oldest().checked_sub(1).map(Seq),
+            waits_for: waits_for.iter().map(rank).collect(),
+            known: known.collect(),
+            ..Report::default()
         })
     }
 
@@ -144,6 +173,10 @@ impl State {
     pub(crate) fn report(&mut self, key: RunKey) -> Option<Report> {
         let now = self.now;
         let flight = self.flight(key)?;
+        if let Flight::Rebuild(_) = flight {
+            let found = self.flights().find(|flight| flight.head().key == key)?;
+            return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
+        }
         let waits = flight.waits_for();
         let point = matches!(flight, Flight::Point(_));
         let head = flight.head();
@@ -160,7 +193,7 @@ impl State {
         });
         let mut cause = cycle;
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
-            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].unexpected.front())
+            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].first_unexpected())
             && other.tag != tag.0
         {
             let tags = format!(
@@ -172,14 +205,21 @@ impl State {
         Some(Report {
             operation: if point { call.to_string() } else { call.operation },
             seq: Seq(seq),
-            communicator: channel.name.to_string(),
-            rank: Rank(channel.rank as u32),
             waited: now.saturating_duration_since(started),
             late: late.iter().map(|rank| Rank(*rank as u32)).collect(),
             states: states.collect(),
             cause,
+            ..self.about(index, &waits)?
         })
     }
+}
+
+/// What the others are told: it must fit a frame, and they know by themselves what ranks have told.
+fn brief(report: &Report) -> Box<Report> {
+    /// States in words, of a hundred bytes each or so; a frame of control holds 16 KiB.
+    const STATES_MAX: usize = 50;
+    let states = report.states.iter().take(STATES_MAX).cloned().collect();
+    Box::new(Report { states, known: Vec::new(), links: Vec::new(), ..report.clone() })
 }
 
 /// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
+use super::room::Memory;
 use super::service;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
@@ -37,7 +38,7 @@ const SUBMISSIONS: usize = 1024;
 /// A handle; when the last one goes, the engine finishes what is in flight and says goodbye.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
@@ -82,9 +83,10 @@ impl Engine {
         labels: Vec<String>,
         hub: Option<Arc<Hub>>,
         ranks_on_host: usize,
+        memory: Memory,
     ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
-        let pool = Pool::new();
+        let pool = Pool::new(memory.limit, memory.pooled());
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone())?;
         let shared = Arc::new(Shared {
             has_links: core.has_links(),
@@ -225,11 +227,11 @@ impl Shared {
     }
 
     /// For rare acts that must not fail for the lock. The caller drives afterwards.
-    fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+    pub(super) fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut self.core.wait())
     }
 
-    fn begin_submitted(&self, core: &mut Core) {
+    pub(super) fn begin_submitted(&self, core: &mut Core) {
         while let Some(op) = self.submissions.pop() {
             core.state.start(op);
         }
@@ -284,7 +286,7 @@ impl Shared {
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
-        let reports = std::mem::take(&mut core.state.reports);
+        let reports = if core.state.reports.is_empty() { Vec::new() } else { core.take_reports() };
         for (index, op) in core.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),

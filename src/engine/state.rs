@@ -8,20 +8,20 @@ use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed, Verdict};
 use super::head::Head;
 use super::io::{Io, Via};
-use super::point::{Content, Point, Side, Unexpected};
+use super::matching::{Content, Place, Unexpected};
+use super::point::{Point, Side};
+use super::rebuild::Waiting;
+use super::room::Room;
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::EAGER;
+use crate::rank::Seq;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Frames of one peer kept for communicators that this rank has not opened yet, and bytes of them. Payload is bounded by
-/// the eager budget already; text is rare.
-const ORPHANS_MAX: usize = 65_536;
-const ORPHAN_BYTES_MAX: usize = 16 << 20;
 /// Closed communicators remembered.
 const CLOSED_MAX: usize = 1024;
 
@@ -44,7 +44,7 @@ pub(crate) struct State {
     recycled: Vec<Recycled>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
-    orphans: Vec<(usize, Stashed)>,
+    pub(super) orphans: Vec<(usize, Stashed)>,
     /// Peers that broke the protocol in what they had sent before: their connections are to be closed.
     pub offenders: Vec<usize>,
     /// Communicators that were closed here: what still comes for them is dropped.
@@ -52,8 +52,9 @@ pub(crate) struct State {
     pub peers: Vec<Peer>,
     pub now: Instant,
     pub live: usize,
+    pub room: Room,
     /// What went wrong, to be written where the user says.
-    pub reports: Vec<Report>,
+    pub reports: Vec<(Arc<[u32]>, Report)>,
     /// When the user's program last polled anything here.
     pub polled_at: Instant,
 }
@@ -69,6 +70,7 @@ struct Slot {
 pub(crate) enum Flight {
     Collective(Run),
     Point(Point),
+    Rebuild(Waiting),
 }
 
 /// An operation that is over as far as its state goes.
@@ -92,8 +94,8 @@ pub(crate) struct Peer {
     /// Connections on which it said goodbye.
     pub byes: u32,
     /// Frames of it that are kept for communicators not open yet, and their bytes.
-    orphans: usize,
-    orphan_bytes: usize,
+    pub orphans: usize,
+    pub orphan_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +111,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => &run.head,
             Flight::Point(point) => &point.head,
+            Flight::Rebuild(waiting) => &waiting.head,
         }
     }
 
@@ -116,6 +119,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => &mut run.head,
             Flight::Point(point) => &mut point.head,
+            Flight::Rebuild(waiting) => &mut waiting.head,
         }
     }
 
@@ -124,6 +128,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => run.waits_for(),
             Flight::Point(point) => vec![point.peer],
+            Flight::Rebuild(waiting) => waiting.open.clone(),
         }
     }
 }
@@ -132,6 +137,7 @@ impl State {
     pub(crate) fn new(io: Io, labels: Vec<String>) -> Self {
         let now = Instant::now();
         State {
+            room: Room::new(&io.pool),
             io,
             channels: Vec::new(),
             ids: HashMap::new(),
@@ -186,12 +192,9 @@ impl State {
     }
 
     pub(crate) fn close(&mut self, index: usize) {
-        if let Some(mut channel) = self.channels[index].take() {
+        self.discard_kept(index);
+        if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
-            // What nobody asked for gives its budget back.
-            for (from, bytes) in channel.unclaimed() {
-                self.io.consume_eager(channel.members[from] as usize, bytes);
-            }
             if self.closed.len() == CLOSED_MAX {
                 self.closed.pop_front();
             }
@@ -208,17 +211,6 @@ impl State {
             Some(Some(channel)) if channel.id == id => Some(self.recent),
             _ => self.ids.get(&id).copied(),
         }
-    }
-
-    pub(crate) fn orphan(&mut self, peer: usize, stashed: Stashed) -> Result<(), String> {
-        let of = &mut self.peers[peer];
-        of.orphans += 1;
-        of.orphan_bytes += stashed.bytes();
-        if of.orphans > ORPHANS_MAX || of.orphan_bytes > ORPHAN_BYTES_MAX {
-            return Err("too many frames for communicators that were not opened".into());
-        }
-        self.orphans.push((peer, stashed));
-        Ok(())
     }
 
     pub(crate) fn flight(&mut self, key: RunKey) -> Option<&mut Flight> {
@@ -253,10 +245,23 @@ impl State {
         slot.flight.as_mut().map(|flight| (flight, &mut self.io))
     }
 
-    /// Begins a call.
+    /// Begins a call, or lets it wait for room.
     pub(crate) fn start(&mut self, op: Arc<Op>) {
         let Some(request) = op.take_request() else { return };
         self.recent = request.channel;
+        if matches!(request.work, Work::Rebuild) {
+            self.start_rebuild(op, request);
+            return;
+        }
+        if request.desc.tag.is_some() {
+            self.begin(op, request);
+        } else if let Some(request) = self.delays(&op, request) {
+            self.begin(op, request);
+        }
+    }
+
+    /// Begins a call for which there is room.
+    pub(super) fn begin(&mut self, op: Arc<Op>, request: Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
@@ -271,6 +276,14 @@ impl State {
                 }
             }
             refusal = refusal.or(late);
+        }
+        // Given up while it waited for room, or for whoever drove.
+        if op.is_cancelled() && collective {
+            refusal = refusal.or_else(|| {
+                let operation = request.desc.operation.into();
+                let communicator = channel.name.to_string();
+                Some(Error::Cancelled { operation, seq: Seq(request.seq), communicator })
+            });
         }
         if let Work::Refuse(error) = &request.work {
             refusal = refusal.or_else(|| Some((**error).clone()));
@@ -315,14 +328,17 @@ impl State {
         }
     }
 
-    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
+    /// What a new operation in flight has, and a place for it.
+    pub(super) fn new_head(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
+        let channel = self.channels[request.channel].as_mut()?;
+        channel.live += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Slot { generation: 0, flight: None });
             (self.flights.len() - 1) as u32
         });
         let key = RunKey { index, generation: self.flights[index as usize].generation };
-        let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        let head = Head {
+        self.live += 1;
+        Some(Head {
             key,
             op,
             channel: request.channel,
@@ -339,9 +355,20 @@ impl State {
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),
+            aside: 0,
             verdict: None,
-        };
-        self.live += 1;
+        })
+    }
+
+    pub(super) fn place_flight(&mut self, key: RunKey, flight: Flight) {
+        self.flights[key.index as usize].flight = Some(flight);
+    }
+
+    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
+        let Some(mut head) = self.new_head(op, &request) else { return };
+        head.aside = self.set_aside(&request);
+        let key = head.key;
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
         match request.work {
             Work::Collective(program) => {
                 channel.inflight.push((request.seq, key));
@@ -350,14 +377,14 @@ impl State {
                 if self.io.hub.is_some() {
                     self.polled.push(key);
                 }
-                self.flights[index as usize].flight = Some(Flight::Collective(run));
+                self.place_flight(key, Flight::Collective(run));
                 self.adopt(key, request.channel, request.seq);
                 self.contradict(key, calls);
                 self.step(key);
             }
             Work::Send { to } => self.launch_send(head, to, request.parts),
             Work::Recv { from } => self.launch_receive(head, from, request.parts),
-            Work::Refuse(_) => {}
+            Work::Refuse(_) | Work::Rebuild => {}
         }
         self.part_with_closed(key);
     }
@@ -390,19 +417,20 @@ impl State {
         let mut point = Point::new(head, to, tag, parts, side);
         if self.io.via(world) == Via::Myself {
             let (digest, bytes) = (point.head.digest, point.raw().len());
-            self.flights[key.index as usize].flight = Some(Flight::Point(point));
+            self.place_flight(key, Flight::Point(point));
             let content = Content::Local(key);
             self.match_message(channel, to, Unexpected { number, tag, digest, bytes, content });
             return;
         }
-        of.matching[to].sends.push((number, key));
+        of.matching[to].sends.insert(number, key);
+        point.known.number = Some(number);
         if point.begin_send(&mut self.io) {
             of.matching[to].offers.insert(number);
         }
         if point.is_polled() {
             self.polled.push(key);
         }
-        self.flights[key.index as usize].flight = Some(Flight::Point(point));
+        self.place_flight(key, Flight::Point(point));
         self.step(key);
     }
 
@@ -411,21 +439,36 @@ impl State {
         let tag = head.desc.tag.map_or(0, |tag| tag.0);
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None };
-        self.flights[key.index as usize].flight =
-            Some(Flight::Point(Point::new(head, from, tag, parts, side)));
+        self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].take(tag) {
+        match of.matching[from].unexpected.pop(tag) {
             Some(message) => self.give_message(channel, from, key, message),
-            None => of.matching[from].posted.push_back((tag, key)),
+            None => {
+                let place = of.matching[from].posted.push(tag, key);
+                self.place_point(key, place);
+            }
         }
     }
 
     /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
     pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].take_posted(message.tag) {
+        match of.matching[from].posted.pop(message.tag) {
             Some(key) => self.give_message(channel, from, key, message),
-            None => of.matching[from].unexpected.push_back(message),
+            None => {
+                let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
+                let place = of.matching[from].unexpected.push(message.tag, message);
+                if let Some(sender) = local {
+                    self.place_point(sender, place);
+                }
+            }
+        }
+    }
+
+    /// An operation is to be found at this place until it is matched.
+    fn place_point(&mut self, key: RunKey, place: Place) {
+        if let Some(Flight::Point(point)) = self.flight(key) {
+            point.known.place = Some(place);
         }
     }
 
@@ -447,7 +490,10 @@ impl State {
             self.polled.push(key);
         }
         if offered && let Some(of) = self.channels[channel].as_mut() {
-            of.matching[from].receives.push((number, key));
+            of.matching[from].receives.insert(number, key);
+            if let Some(Flight::Point(point)) = self.flight(key) {
+                point.known.number = Some(number);
+            }
         }
         if let Some(sender) = local {
             self.give_local(sender, key);
@@ -473,6 +519,7 @@ impl State {
                 let complete = point.advance(io);
                 (complete, complete)
             }
+            Flight::Rebuild(_) => (false, false),
         };
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
@@ -504,7 +551,7 @@ impl State {
                 index += 1;
             }
         }
-        moved
+        moved | self.admit_delayed()
     }
 
     /// Whether operations could go on that only let others have their turn.
@@ -529,16 +576,20 @@ impl State {
         self.live -= 1;
         if let Err(error) = &result {
             let report = self.report_of(&flight, error);
-            self.reports.extend(report);
+            let members = &flight.head().members;
+            self.reports.extend(report.map(|report| (members.clone(), report)));
         }
         let forget = result.is_err();
         let mut blocks = Vec::new();
         let parts = match &mut flight {
             Flight::Collective(run) => run.end(&mut self.io, &mut blocks),
             Flight::Point(point) => point.end(!forget, &mut self.io),
+            Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
         let head = flight.head();
+        self.room.release(head.aside);
         if let Some(channel) = self.channels[head.channel].as_mut() {
+            channel.live -= 1;
             match &flight {
                 Flight::Collective(_) => {
                     channel.inflight.retain(|(_, of)| *of != key);
@@ -546,7 +597,8 @@ impl State {
                         channel.told(head.seq);
                     }
                 }
-                Flight::Point(point) => channel.matching[point.peer].forget(key),
+                Flight::Point(point) => channel.matching[point.peer].forget(key, point.known),
+                Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }
         let outcome = Outcome { result, parts };
@@ -558,23 +610,5 @@ impl State {
         if self.channels[channel].as_ref().is_some_and(|of| of.closing) {
             self.close_idle(channel);
         }
-    }
-
-    /// A frame of a communicator that is open by now.
-    fn adopt_orphan(&mut self, peer: usize, stashed: Stashed) {
-        let Stashed { header, kept, .. } = stashed;
-        let outcome = match kept {
-            Kept::Frame(bytes) => self.whole(peer, &header, bytes),
-            Kept::Lease(lease) => self.leased(peer, &header, lease),
-        };
-        if let Err(problem) = outcome {
-            self.offends(peer, &problem);
-        }
-    }
-
-    /// A peer turns out to have broken the protocol, when no connection is at hand to be closed.
-    pub(crate) fn offends(&mut self, peer: usize, problem: &str) {
-        self.lost(peer, format!("it broke the protocol: {problem}"));
-        self.offenders.push(peer);
     }
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Work};
 use super::channel::{Past, Tomb, Verdict};
-use super::point::{OFFERS_MAX, Unexpected};
+use super::matching::Unexpected;
+use super::point::OFFERS_MAX;
 use super::state::{Flight, Standing, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
@@ -207,8 +208,7 @@ impl State {
                 matching.offers.remove(&header.number);
             }
             let side = if header.flags & TO_SENDER != 0 { &matching.sends } else { &matching.receives };
-            let key = side.iter().find(|(number, _)| *number == header.number).map(|(_, key)| *key);
-            if let Some(key) = key {
+            if let Some(key) = side.get(&header.number).copied() {
                 self.finish_aborted(key, from, &cause);
             }
             return Ok(());
@@ -249,7 +249,7 @@ impl State {
         self.channels[index].as_ref().map(|channel| channel.name.to_string()).unwrap_or_default()
     }
 
-    fn cancel(&mut self, key: RunKey) {
+    pub(super) fn cancel(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let collective = matches!(flight, Flight::Collective(_));
         let head = flight.head();
@@ -265,6 +265,7 @@ impl State {
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
         let cause = match error.clone() {
             Error::PeerLost { rank, host, cause, .. } => Cause::Departed { rank, host, cause },
+            Error::Cancelled { .. } => Cause::Cancelled,
             other => Cause::Failed(other.to_string()),
         };
         self.publish_abort(index, seq, &cause);
@@ -342,6 +343,7 @@ impl State {
     }
 
     fn fail(&mut self, index: usize, rank: usize, host: &str, cause: &str) {
+        self.give_up(index, rank);
         let Some(channel) = self.channels[index].as_mut() else { return };
         if channel.failed.is_some() || channel.rank == rank {
             return;
@@ -362,6 +364,9 @@ impl State {
         let mut told = false;
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
+            if matches!(flight, Flight::Rebuild(_)) {
+                continue;
+            }
             let head = flight.head();
             // It may be gone because ranks disagree: that is told, soon.
             if head.verdict.is_none() {
@@ -373,9 +378,10 @@ impl State {
         if let Some(channel) = self.channels[index].as_mut() {
             channel.failure_told = told;
         }
+        self.discard_kept(index);
     }
 
-    fn keys_on(&self, index: usize) -> Vec<RunKey> {
+    pub(super) fn keys_on(&self, index: usize) -> Vec<RunKey> {
         self.flights()
             .filter(|flight| flight.head().channel == index)
             .map(|flight| flight.head().key)
@@ -413,7 +419,7 @@ impl State {
     /// Closes a communicator that is to be closed and has nothing in flight.
     pub(crate) fn close_idle(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        if !channel.closing || !self.keys_on(index).is_empty() {
+        if !channel.closing || !channel.delayed.is_empty() || channel.live > 0 {
             return;
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
@@ -448,6 +454,7 @@ impl State {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.closed[rank].get_or_insert(called);
+        self.give_up(index, rank);
         for key in self.keys_on(index) {
             self.part_with_closed(key);
         }
@@ -456,6 +463,9 @@ impl State {
     /// Ends an operation that waits for a rank which will send nothing more.
     pub(super) fn part_with_closed(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
+        if matches!(flight, Flight::Rebuild(_)) {
+            return;
+        }
         let head = flight.head();
         let (index, operation, seq, disputed) =
             (head.channel, head.desc.operation, head.seq, head.verdict.is_some());
@@ -513,7 +523,7 @@ impl State {
             Work::Recv { from } => {
                 from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
             }
-            Work::Refuse(_) => false,
+            Work::Refuse(_) | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
@@ -533,6 +543,9 @@ fn encode_cause(cause: &Cause) -> Vec<u8> {
         match &mut cut {
             Cause::Deadline(report) if report.late.len() > 1 || !report.states.is_empty() => {
                 report.states.truncate(report.states.len() / 2);
+                report.known.truncate(report.known.len() / 2);
+                report.links.truncate(report.links.len() / 2);
+                report.waits_for.truncate(report.waits_for.len() / 2);
                 report.late.truncate((report.late.len() / 2).max(1));
             }
             _ => cut = Cause::Failed(cause.to_string().chars().take(CONTROL_MAX / 8).collect()),
@@ -590,6 +603,10 @@ mod tests {
             late: vec![Rank(1), Rank(300)],
             states: vec![(Rank(1), "is in barrier".into())],
             cause: "cut off".into(),
+            completed: Some(Seq(7)),
+            waits_for: vec![Rank(1)],
+            known: Vec::new(),
+            links: Vec::new(),
         };
         let current = Current { seq: 3, call: call.clone(), waits_for: vec![0, 1, 300] };
         [
@@ -653,9 +670,13 @@ mod tests {
                 communicator: "world".into(),
                 rank: Rank(0),
                 waited: Duration::from_secs(1),
+                waits_for: late.clone(),
                 late,
                 states,
                 cause: String::new(),
+                completed: Some(Seq(7)),
+                known: Vec::new(),
+                links: Vec::new(),
             };
             for text in ["", &"é".repeat(40_000)] {
                 report.cause = text.into();

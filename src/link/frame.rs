@@ -7,7 +7,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -45,11 +45,13 @@ pub(crate) enum Kind {
     Bye = 12,
     /// Payload is the sender's call under `number`, which the receiver's contradicts.
     Mismatch = 13,
+    /// Which ranks the sender gives up, and whether that is decided.
+    Rebuild = 14,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 13] = [
+        const ALL: [Kind; 14] = [
             Kind::Data,
             Kind::Credit,
             Kind::Request,
@@ -63,6 +65,7 @@ impl Kind {
             Kind::Close,
             Kind::Bye,
             Kind::Mismatch,
+            Kind::Rebuild,
         ];
         ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
@@ -181,7 +184,7 @@ impl Header {
     fn length_max(&self) -> usize {
         match self.kind {
             Kind::Data | Kind::Eager | Kind::Body => PAYLOAD_MAX,
-            Kind::Abort | Kind::Status | Kind::Mismatch => CONTROL_MAX,
+            Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Rebuild => CONTROL_MAX,
             _ => 0,
         }
     }
@@ -257,7 +260,7 @@ mod tests {
             if good {
                 frame[0..4].copy_from_slice(&MAGIC.to_le_bytes());
                 frame[4] = VERSION;
-                frame[5] = kind % 15;
+                frame[5] = kind % 16;
                 frame[7] = 0;
             }
             if let Ok(header) = Header::decode(&frame) {

@@ -51,6 +51,8 @@ pub(crate) struct Hub {
 struct Port {
     inbox: ArrayQueue<Message>,
     sleep: Announcement,
+    /// Somebody found the inbox full since its rank last looked.
+    refused: AtomicBool,
     /// Thread that drove this rank last: nobody spins for a peer that his own thread must drive.
     driver: AtomicUsize,
     gone: AtomicBool,
@@ -62,6 +64,7 @@ impl Hub {
         let port = || Port {
             inbox: ArrayQueue::new(INBOX),
             sleep: Announcement::default(),
+            refused: AtomicBool::new(false),
             driver: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -108,7 +111,18 @@ impl Hub {
         if self.gone(to) {
             return Ok(());
         }
-        self.ranks[to].inbox.push(message)
+        let port = &self.ranks[to];
+        port.inbox.push(message).or_else(|message| {
+            // Its rank looks at this after it has emptied the inbox: it was full after this was set, or takes this one.
+            port.refused.store(true, Ordering::SeqCst);
+            port.inbox.push(message)
+        })
+    }
+
+    /// Whether somebody has found the inbox full, and is to be told that it was emptied.
+    pub(crate) fn take_refused(&self, rank: usize) -> bool {
+        let refused = &self.ranks[rank].refused;
+        refused.load(Ordering::SeqCst) && refused.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn receive(&self, rank: usize) -> Option<Message> {

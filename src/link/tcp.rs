@@ -46,6 +46,28 @@ pub(crate) fn tune(socket: &TcpStream, same_host: bool) {
     }
 }
 
+/// What has gone over a connection, headers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub sent_frames: u64,
+    pub received_frames: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Traffic;
+
+    fn add(self, other: Traffic) -> Traffic {
+        Traffic {
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            received_bytes: self.received_bytes + other.received_bytes,
+            sent_frames: self.sent_frames + other.sent_frames,
+            received_frames: self.received_frames + other.received_frames,
+        }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -63,6 +85,7 @@ pub(crate) struct Conn {
     frames_received: u32,
     /// Number of the next frame that the peer expects, as it said last.
     acknowledged: u32,
+    traffic: Traffic,
     queued_bytes: usize,
     /// The system said "no more for now" and has not taken it back.
     pub(crate) read_blocked: bool,
@@ -107,6 +130,7 @@ impl Conn {
             frames_sent: 0,
             frames_received: 0,
             acknowledged: 0,
+            traffic: Traffic::default(),
             queued_bytes: 0,
             read_blocked: false,
             write_blocked: false,
@@ -119,6 +143,10 @@ impl Conn {
 
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     /// Payload bytes waiting to leave.
@@ -158,6 +186,7 @@ impl Conn {
                 Ok(bytes) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
+                    self.traffic.sent_bytes += bytes as u64;
                     self.retire(bytes, handler);
                 }
                 Err(Errno::AGAIN) => {
@@ -237,6 +266,7 @@ impl Conn {
             }
             self.sent = 0;
             self.frames_sent = self.frames_sent.wrapping_add(1);
+            self.traffic.sent_frames += 1;
             self.outgoing.pop_front();
         }
     }
@@ -263,6 +293,7 @@ impl Conn {
                 Ok((bytes, asked)) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
+                    self.traffic.received_bytes += bytes as u64;
                     if bytes < asked && !self.ended {
                         // Less than was asked for: there is no more, and what comes next makes an event. But for the
                         // end, if its event came together with that of the last bytes.
@@ -377,6 +408,7 @@ impl Conn {
         }
         self.check_order(&header).map_err(Broken::Protocol)?;
         self.frames_received = self.frames_received.wrapping_add(1);
+        self.traffic.received_frames += 1;
         self.said_bye |= header.kind == Kind::Bye;
         let sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
         self.incoming = Some(Incoming { header, sink, received: 0 });

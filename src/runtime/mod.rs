@@ -5,9 +5,11 @@
 //! - `spin`: how long to look before sleeping
 //! - `announcement`: sleep that whoever publishes something ends
 //! - `sync`: atomics and locks, or what models explore in their place
+//! - `tcp_info`: what the system counts about a connection
 
 pub(crate) mod announcement;
 pub(crate) mod park;
 pub(crate) mod poller;
 pub(crate) mod spin;
 pub(crate) mod sync;
+pub(crate) mod tcp_info;

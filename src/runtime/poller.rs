@@ -47,6 +47,9 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
+    /// Descriptors that one holds: the set, and one that interrupts.
+    pub(crate) const DESCRIPTORS: usize = 2;
+
     pub(crate) fn new() -> io::Result<Self> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

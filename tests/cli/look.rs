@@ -57,6 +57,7 @@ fn report(rank: u32, cause: &str) -> Report {
         late: vec![Rank(2)],
         states: vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())],
         cause: cause.into(),
+        ..Report::default()
     }
 }
 

@@ -35,7 +35,7 @@ const SLICE_DIRECT: usize = 32 << 10;
 /// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
 const PASSES: usize = 16;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
-const WINDOW: usize = 4 * PAYLOAD_MAX;
+pub(super) const WINDOW: usize = 4 * PAYLOAD_MAX;
 /// Credit is told in portions of this size, except for the last.
 const CREDIT_STEP: usize = WINDOW / 2;
 

@@ -12,7 +12,7 @@ const COUNT: usize = 30_000;
 /// A frame arrives.
 fn arrive(state: &mut State, peer: usize, mut header: Header, payload: &[u8]) {
     header.length = payload.len() as u32;
-    let sink = match state.begin(peer, &header).unwrap() {
+    let sink = match Handler::begin(state, peer, &header).unwrap() {
         Sink::Direct(raw, key) => {
             raw.copy_from_slice(payload);
             Sink::Direct(raw, key)
@@ -39,7 +39,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         fingerprint: 0,
     };
     let vias = vec![Via::Myself, Via::Stream, Via::Stream, Via::Stream];
-    let mut state = State::new(Io::new(0, vias, Pool::new(), None), vec![String::new(); 4]);
+    let mut state = State::new(Io::new(0, vias, Pool::new(64 << 20, 16 << 20), None), vec![String::new(); 4]);
     let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
     let op = Arc::new(Op::default());
     op.prepare(Request {

@@ -125,6 +125,10 @@ pub(super) fn report(late: Rank) -> Report {
         late: vec![late; 1000],
         states: vec![(late, "\u{1b}[2J".into())],
         cause: String::new(),
+        completed: Some(Seq(7)),
+        waits_for: vec![Rank(1)],
+        known: Vec::new(),
+        links: Vec::new(),
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::channel::Channel;
+use super::room::Memory;
 use super::{CallDesc, Engine, Op, PeerLink, Program, Request, Work};
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
@@ -115,7 +116,7 @@ impl Scene {
     pub(super) fn with(me: usize, peers: Vec<PeerLink>, conns: [TcpStream; 2]) -> Scene {
         let members = peers.len();
         let labels = (0..members).map(|rank| format!("host{rank}")).collect();
-        let engine = Engine::new(me, peers, labels, None, 8).unwrap();
+        let engine = Engine::new(me, peers, labels, None, 8, Memory { limit: 64 << 20 }).unwrap();
         let all = (0..members as u32).collect();
         let channel = engine.open(Channel::new(CHANNEL, "world".into(), all, me));
         let liar = Liar { conns, frames: [0; 2], messages: 0 };

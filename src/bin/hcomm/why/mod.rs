@@ -1,8 +1,10 @@
 //! `hcomm why`: reports of operations that did not end, for people.
 //!
 //! - [`read`]: reports from a file
+//! - [`merge`]: one picture out of those of all ranks
 //! - [`tell`]: in words: who waits, for whom, why, and what to do
 
+mod merge;
 mod read;
 mod tell;
 
@@ -14,8 +16,10 @@ use crate::failure::{Failure, Outcome, say};
 
 const DETAILS: &str = "\
 Reads what ranks report about operations that do not end: JSON, one report per line, an array of reports, or \
-{\"reports\": [...]}; of one rank or of many. Says for each communicator who waits in which operation for whom and \
-since when, what is known of those who are waited for, the likely cause, and what to do next.
+{\"reports\": [...]}; of one rank or of many. Puts the reports of all ranks together: for each communicator, who waits in which operation \
+for whom and since when, how far all have come, what each rank was in, also one that is lost and whose state others \
+know, who waits for each other in a circle, links that are down or slow or send again, the likely cause, and what to do \
+next.
 
 Examples:
   hcomm why report.jsonl

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use hcomm::{Rank, Report};
 
+use super::merge::Picture;
+
 /// The whole story, communicator by communicator.
 pub fn tell(reports: &[Report]) -> String {
     let mut communicators: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
@@ -88,6 +90,7 @@ struct Case<'a> {
     reports: Vec<&'a Report>,
     /// Who is waited for, and what is known of him, as those know who have waited longest.
     late: BTreeMap<Rank, Option<&'a str>>,
+    picture: Picture<'a>,
 }
 
 impl<'a> Case<'a> {
@@ -103,12 +106,14 @@ impl<'a> Case<'a> {
                 late.insert(*rank, Some(state.as_str()));
             }
         }
-        Case { reports, late }
+        let picture = Picture::new(&reports);
+        Case { reports, late, picture }
     }
 
     fn tell(&self, name: &str) -> String {
         let mut text = format!("On communicator \"{name}\":\n\n");
         self.waiting(&mut text);
+        self.picture.tell(&mut text);
         self.states(&mut text);
         text += "\nLikely cause:\n";
         for cause in self.causes() {
@@ -164,7 +169,8 @@ impl<'a> Case<'a> {
                 causes.push(report.cause.clone());
             }
         }
-        if let Some(cycle) = self.cycle().filter(|_| causes.is_empty()) {
+        let named = causes.iter().any(|cause| cause.contains("wait for each other"));
+        if let Some(cycle) = self.picture.cycle().filter(|_| !named) {
             let names: Vec<String> = cycle.iter().map(Rank::to_string).collect();
             causes.push(format!("ranks wait for each other: {}", names.join(" → ")));
         }
@@ -186,7 +192,7 @@ impl<'a> Case<'a> {
         let mut advice = Vec::new();
         if said("do the tags differ") {
             advice.push("Compare the tags of send and recv on both sides.".to_string());
-        } else if said("wait for each other") || self.cycle().is_some() {
+        } else if said("wait for each other") || self.picture.cycle().is_some() {
             advice.push(
                 "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
                  the call."
@@ -206,32 +212,9 @@ impl<'a> Case<'a> {
         );
         advice
     }
-
-    /// Ranks that wait for each other in a circle, the first at the end again. Ranks of one collective wait for each
-    /// other in the normal course of things, so only different calls count.
-    fn cycle(&self) -> Option<Vec<Rank>> {
-        let collective = |report: &Report| !report.operation.contains('(');
-        let edges: BTreeMap<Rank, &Report> =
-            self.reports.iter().map(|report| (report.rank, *report)).collect();
-        for start in edges.keys() {
-            let mut path = vec![*start];
-            while let Some(report) = path.last().and_then(|rank| edges.get(rank)) {
-                let Some(next) = report.late.iter().find(|rank| edges.contains_key(rank)) else { break };
-                let other = edges[next];
-                if collective(report) && collective(other) && report.seq == other.seq {
-                    break;
-                }
-                path.push(*next);
-                if let Some(from) = path[..path.len() - 1].iter().position(|rank| rank == next) {
-                    return Some(path.split_off(from));
-                }
-            }
-        }
-        None
-    }
 }
 
-fn ranks(list: &[Rank]) -> String {
+pub fn ranks(list: &[Rank]) -> String {
     let names: Vec<String> = list.iter().map(Rank::to_string).collect();
     format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }
@@ -255,7 +238,7 @@ fn paragraph(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hcomm::Seq;
+    use hcomm::{LinkKind, LinkReport, LinkState, RankReport, Seq};
     use std::time::Duration;
 
     fn report(rank: u32, operation: &str, seq: u64, late: u32, state: &str) -> Report {
@@ -268,6 +251,7 @@ mod tests {
             late: vec![Rank(late)],
             states: vec![(Rank(late), state.into())],
             cause: String::new(),
+            ..Report::default()
         }
     }
 
@@ -289,6 +273,50 @@ mod tests {
         assert!(text.contains("ranks wait for each other: 0 → 1 → 0"), "{text}");
         let text = tell(&[report(0, "all_reduce", 1, 1, "is in"), report(1, "all_reduce", 1, 0, "is in")]);
         assert!(!text.contains("wait for each other"), "{text}");
+    }
+
+    /// One of three is killed: of what it was in, the others tell.
+    #[test]
+    fn a_cycle_through_a_lost_rank_is_put_together_from_what_the_others_know() {
+        let known = |rank: u32, next: u32| RankReport {
+            rank: Rank(rank),
+            next: Seq(8),
+            operation: Some((format!("recv(1 × u8, peer {next}, tag {rank})"), Seq(0))),
+            waits_for: vec![Rank(next)],
+            age: Duration::from_millis(300),
+        };
+        let link = LinkReport {
+            rank: Rank(2),
+            kind: LinkKind::Tcp,
+            state: LinkState::Down,
+            address: "host b".into(),
+            sent_bytes: 5,
+            received_bytes: 6,
+            sent_frames: 1,
+            received_frames: 1,
+            retransmissions: 17,
+            rtt_us: 200,
+            best_bytes_per_s: 0,
+        };
+        let lost = |rank: u32, next: u32, other| Report {
+            waits_for: vec![Rank(next)],
+            completed: Some(Seq(6 + u64::from(rank))),
+            known: vec![known(2, 0), known(other, 2)],
+            links: vec![link.clone()],
+            cause: "rank 2 (host b) is lost: its process ended".into(),
+            ..report(rank, &format!("recv(1 × u8, peer {next}, tag {rank})"), 0, 2, "is in recv")
+        };
+        let text = tell(&[lost(0, 1, 1), lost(1, 2, 0)]);
+        for part in [
+            "all are known to have completed, at most: #6\n",
+            "rank 2 recv(1 × u8, peer 0, tag 2) #0 → rank 0 (told 300.0ms before)",
+            "rank 1 recv(1 × u8, peer 2, tag 1) #0 → rank 2\n",
+            "ranks wait for each other: 0 → 1 → 2 → 0",
+            "rank 2 (host b) is lost",
+            "rank 0 to rank 2 (host b): down, 5 bytes sent, 6 received, 17 retransmissions, round trip 200 µs",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

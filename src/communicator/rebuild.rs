@@ -1,0 +1,134 @@
+//! States of a communicator, and how it is made anew after a failure.
+
+use std::future::Future;
+use std::sync::atomic::Ordering;
+
+use super::split::{Parent, channel_id};
+use super::{Communicator, Operation};
+use crate::buffer::lend::Lend;
+use crate::element::Element;
+use crate::engine::{CallDesc, Work};
+use crate::error::Error;
+
+/// Whether a communicator can be used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum State {
+    /// It can.
+    Ready,
+    /// A rank of it is lost: every call fails at once. [`Communicator::rebuild`] makes it anew without that rank.
+    Failed {
+        /// Who is lost, and what was seen: an [`Error::PeerLost`].
+        cause: Error,
+    },
+    /// It was rebuilt: its successor is used instead.
+    Closed,
+}
+
+/// Sets epochs apart from splits.
+const EPOCH: u64 = u64::from_le_bytes(*b"rebuilt ");
+
+impl Communicator {
+    /// Whether it can be used, as far as this rank has noticed. A failure is noticed whether operations wait or not.
+    pub fn state(&self) -> State {
+        match self.engine.failure(self.channel) {
+            None => State::Ready,
+            Some(Error::Closed(_)) => State::Closed,
+            Some(cause) => State::Failed { cause },
+        }
+    }
+
+    /// How many times it was rebuilt: 0 for one that was joined, split or duplicated.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Makes the communicator anew among the ranks that are left: those whose process is not lost, and that have not
+    /// left or closed it. They keep their order and are numbered from 0 again. All ranks that are left call it; it ends
+    /// when they have agreed on who that is, also if another rank is lost meanwhile.
+    ///
+    /// The new one is of the next [`epoch`](Self::epoch): nothing that was sent in this one is seen in it. Operations of
+    /// this one that are in flight are cancelled, on all ranks. Siblings and what was split from it are not touched: those
+    /// without a lost rank work on, the others are rebuilt like this one. What was prepared is prepared again. This one is
+    /// [`Closed`](State::Closed) once the new one exists, and to be dropped.
+    ///
+    /// A rank that has not noticed the loss is waited for: it sees its calls fail, and calls this in turn.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`] after the communicator's deadline, naming the ranks that are alive and have not called:
+    /// calling again goes on where it was. [`Error::Failed`] if the other ranks have given this one up, because the
+    /// network between them broke. [`Error::Closed`] if it was rebuilt before. A rank that is lost just when the others
+    /// have agreed is a member of the new communicator, which has failed then, and is rebuilt again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, this rank has agreed nevertheless, and is waited for in the new communicator. Calling
+    /// again goes on where it was.
+    ///
+    /// ```
+    /// use hcomm::{Communicator, ReduceOp};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    /// # }
+    /// let mut ranks = Communicator::local(4);
+    /// drop(ranks.remove(1));
+    /// let threads: Vec<_> = ranks.into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || block_on(async move {
+    ///         // One rank is gone: no sum of all.
+    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).await.unwrap_err();
+    ///         let mut comm = comm.rebuild().await.unwrap();
+    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).await.unwrap()
+    ///     }))
+    /// }).collect();
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().unwrap(), [3]);
+    /// }
+    /// ```
+    pub fn rebuild(&mut self) -> impl Future<Output = Result<Communicator, Error>> + Send + use<> {
+        let agreed = (!self.replaced.load(Ordering::Acquire)).then(|| self.agree());
+        let (parent, replaced, epoch) = (Parent::of(self), self.replaced.clone(), self.epoch + 1);
+        let phases = self.phases.clone();
+        async move {
+            let closed = Error::Closed(parent.name.to_string());
+            let Some(agreed) = agreed else { return Err(closed) };
+            let gone = agreed.await?;
+            if replaced.swap(true, Ordering::AcqRel) {
+                return Err(closed);
+            }
+            let left: Vec<usize> = (0..gone.len()).filter(|rank| gone[*rank] == 0).collect();
+            let words: Vec<u64> =
+                [EPOCH, epoch].into_iter().chain(left.iter().map(|rank| *rank as u64)).collect();
+            let id = channel_id(parent.id, &words);
+            let name = format!("{}@{epoch}", base(&parent.name, epoch - 1)).into();
+            let mut comm = parent.open(id, name, &left);
+            comm.epoch = epoch;
+            comm.phases = phases;
+            Ok(comm)
+        }
+    }
+
+    /// One byte per rank, 1 for those that are gone.
+    fn agree(&self) -> Operation<Vec<u8>> {
+        let buffer = vec![0u8; self.size()];
+        let desc = CallDesc {
+            operation: "rebuild",
+            dtype: <u8 as Element>::DTYPE,
+            count: self.size(),
+            op: None,
+            root: None,
+            tag: None,
+            algorithm: "",
+            fingerprint: 0,
+        };
+        let (lent, guard) = buffer.lend(&self.staging);
+        self.submit_lent(self.epoch + 1, desc, Ok(Work::Rebuild), lent, guard)
+    }
+}
+
+/// The name without its epoch.
+fn base(name: &str, epoch: u64) -> &str {
+    let suffix = format!("@{epoch}");
+    if epoch == 0 { name } else { name.strip_suffix(suffix.as_str()).unwrap_or(name) }
+}

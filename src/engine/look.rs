@@ -1,0 +1,35 @@
+//! What an engine is asked beside calls: how its communicators, links and resources are.
+
+use super::room::Usage;
+use super::shared::Engine;
+use crate::error::{Error, LinkReport};
+use crate::rank::Rank;
+use crate::runtime::poller::Poller;
+
+impl Engine {
+    /// What this rank uses at present.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = self.shared.with_core(|core| {
+            // What was called counts, also if somebody else drove just then.
+            self.shared.begin_submitted(core);
+            core.state.usage()
+        });
+        self.shared.drive();
+        usage.descriptors += Poller::DESCRIPTORS;
+        usage
+    }
+
+    /// What is known about the links to these processes, by their rank in the world and in a communicator.
+    pub(crate) fn links(&self, peers: impl Iterator<Item = (usize, Rank)>) -> Vec<LinkReport> {
+        let links = self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect());
+        self.shared.drive();
+        links
+    }
+
+    /// Why a communicator can't be used any more, if so.
+    pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
+        let failed = self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone());
+        self.shared.drive();
+        failed
+    }
+}

@@ -1,0 +1,157 @@
+//! How much memory a rank uses beyond its callers' buffers, and how it is kept within the limit.
+//!
+//! The limit (`HCOMM_MEMORY`) is cut into shares: half for what operations in flight work in (scratch areas of plans,
+//! windows of reductions), a quarter for small messages that peers send ahead, a quarter for free blocks kept for reuse.
+//!
+//! A collective sets aside what it may need at most when it begins. Where that is more than there is, it waits until
+//! others have ended; those called later on its communicator wait behind it, so that numbers begin in order. What comes
+//! for it meanwhile is kept like what comes before a call.
+//!
+//! Why this can't deadlock: where nothing of a communicator is in flight, its next collective begins whatever the share
+//! says. So on every rank the lowest number that is not over has begun, or begins once those before it are over; it
+//! waits only for the same number on other ranks, never for room. The limit can be exceeded by the need of one operation
+//! per communicator.
+
+use std::sync::Arc;
+
+use super::call::{Op, Request, Work};
+use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
+use super::run::WINDOW;
+use super::state::State;
+use crate::buffer::pool::Pool;
+
+/// Memory per process beyond the users' buffers, if nothing else is said: little beside a model, and enough to keep a
+/// fast network busy.
+pub(crate) const MEMORY: usize = 64 << 20;
+
+/// The limit, in shares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub limit: usize,
+}
+
+impl Memory {
+    /// For what operations in flight work in.
+    pub(crate) fn working(self) -> usize {
+        self.limit / 2
+    }
+
+    /// For free blocks.
+    pub(crate) fn pooled(self) -> usize {
+        self.limit / 4
+    }
+
+    /// Eager bytes that each of `peers` may send ahead.
+    pub(crate) fn eager_window(self, peers: usize) -> usize {
+        (self.limit / 4 / peers.max(1)).clamp(EAGER_MAX + EAGER_OVERHEAD, EAGER_WINDOW)
+    }
+
+    /// What a world of so many peers needs at least: one small message from each.
+    pub(crate) fn least(peers: usize) -> usize {
+        4 * peers.max(1) * (EAGER_MAX + EAGER_OVERHEAD)
+    }
+}
+
+/// Figures of one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub working: usize,
+    pub kept: usize,
+    pub queued: usize,
+    pub descriptors: usize,
+    pub operations: usize,
+    pub delayed: usize,
+}
+
+/// What operations in flight have set aside.
+#[derive(Debug)]
+pub(crate) struct Room {
+    share: usize,
+    used: usize,
+    /// Collectives that wait to begin.
+    delayed: usize,
+}
+
+impl Room {
+    pub(crate) fn new(pool: &Pool) -> Self {
+        Room { share: Memory { limit: pool.memory_limit() }.working(), used: 0, delayed: 0 }
+    }
+
+    pub(crate) fn release(&mut self, bytes: usize) {
+        self.used -= bytes;
+    }
+}
+
+impl State {
+    /// What a collective may need at most.
+    fn need(&self, request: &Request) -> usize {
+        let Work::Collective(program) = &request.work else { return 0 };
+        let bytes = request.parts.raw().len();
+        let windows = if self.io.hub.is_some() { 0 } else { program.windows };
+        program.scratch.len() * bytes + windows * bytes.min(WINDOW)
+    }
+
+    /// Sets aside what a collective may need; or lets it wait, and says so.
+    pub(super) fn delays(&mut self, op: &Arc<Op>, request: Request) -> Option<Request> {
+        let need = self.need(&request);
+        let channel = self.channels[request.channel].as_mut()?;
+        let idle = channel.inflight.is_empty();
+        if channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
+            return Some(request);
+        }
+        channel.delayed.push_back((op.clone(), request, self.now));
+        self.room.delayed += 1;
+        None
+    }
+
+    pub(super) fn set_aside(&mut self, request: &Request) -> usize {
+        let need = self.need(request);
+        self.room.used += need;
+        need
+    }
+
+    /// Begins collectives that have waited for room, as far as there is some. Says whether any began.
+    pub(super) fn admit_delayed(&mut self) -> bool {
+        let mut any = false;
+        if self.room.delayed == 0 {
+            return any;
+        }
+        for index in 0..self.channels.len() {
+            while let Some((op, request)) = self.next_delayed(index) {
+                any = true;
+                self.begin(op, request);
+            }
+            if any {
+                // One that failed at once may have been the last before its end.
+                self.close_idle(index);
+            }
+        }
+        any
+    }
+
+    /// The next of a communicator, if there is room for it.
+    fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
+        let channel = self.channels[index].as_ref()?;
+        let (_, request, _) = channel.delayed.front()?;
+        if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
+            return None;
+        }
+        let (op, mut request, since) = self.channels[index].as_mut()?.delayed.pop_front()?;
+        self.room.delayed -= 1;
+        // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
+        request.deadline = request.deadline.saturating_sub(self.now.saturating_duration_since(since));
+        Some((op, request))
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let kept: usize = self.channels.iter().flatten().map(|channel| channel.kept_bytes()).sum();
+        Usage {
+            working: self.room.used,
+            kept: kept + self.orphan_bytes(),
+            queued: self.io.queued_bytes(),
+            descriptors: 2 * self.io.peers.iter().filter(|peer| peer.via == Via::Stream).count(),
+            operations: self.live,
+            delayed: self.room.delayed,
+        }
+    }
+}

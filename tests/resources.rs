@@ -1,0 +1,186 @@
+//! What a rank uses beyond its callers' buffers stays within its limit, and is shown.
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+
+use common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
+use hcomm::{Communicator, InitError, Rank, ReduceOp, Token};
+
+/// A world of ranks of this process by TCP, each with its own limit.
+fn limited(limits: &[usize]) -> Vec<Result<Communicator, InitError>> {
+    let (place, token) = (meeting_place(), Token::random().unwrap());
+    let threads: Vec<_> = limits
+        .iter()
+        .enumerate()
+        .map(|(rank, limit)| {
+            let builder = Communicator::builder()
+                .rank(rank as u32)
+                .world(limits.len() as u32)
+                .file(&place)
+                .token(token.clone())
+                .operation_deadline(GENEROUS)
+                .memory(*limit);
+            std::thread::spawn(move || builder.connect_blocking())
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn connect(n: usize, limit: usize) -> Vec<Communicator> {
+    limited(&vec![limit; n]).into_iter().map(Result::unwrap).collect()
+}
+
+#[test]
+fn collectives_beyond_the_limit_wait_for_room() {
+    const LIMIT: usize = 8 << 20;
+    // Two messages are reduced as they come, through a window of half a MiB each.
+    const NEED: usize = 1 << 20;
+    let step = Arc::new(Barrier::new(3));
+    run(connect(3, LIMIT), move |mut comm| {
+        let n = comm.size() as u32;
+        let mut sibling = None;
+        for round in 0..2u32 {
+            let count = 140_000;
+            if comm.rank() == Rank(0) {
+                // The others' operations can't end before this.
+                step.wait();
+            }
+            let mut sums = Vec::new();
+            let mut waited = 0;
+            for value in 0..24u32 {
+                let part = vec![value + round; count];
+                let at = if value % 2 == 0 { &mut comm } else { sibling.as_mut().unwrap_or(&mut comm) };
+                sums.push((value + round, at.all_reduce(part, ReduceOp::Sum)));
+                let used = comm.resources();
+                assert!(used.working <= LIMIT / 2 + 2 * NEED, "{used:?}");
+                waited = waited.max(used.delayed);
+            }
+            if comm.rank() != Rank(0) {
+                assert!(waited >= 24 - LIMIT / 2 / NEED - 2, "{waited} operations have waited for room");
+                step.wait();
+            }
+            for (value, sum) in sums {
+                assert_eq!(sum.wait().unwrap(), vec![n * value; count]);
+            }
+            let used = comm.resources();
+            assert_eq!((used.working, used.operations, used.delayed), (0, 0, 0), "{used:?}");
+            assert!(used.pooled <= LIMIT / 4, "{used:?}");
+            let most = comm.staging_bytes().1;
+            assert!(most <= LIMIT / 2 + 2 * NEED, "at most {most} bytes at a time");
+            let dup = comm.dup();
+            sibling = Some(
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap()
+                    .block_on(dup)
+                    .unwrap(),
+            );
+        }
+    });
+}
+
+/// Calls that wait for room are over like others when their communicator is dropped, or a rank gives one up.
+#[test]
+fn what_waits_for_room_is_ended_like_the_rest() {
+    let step = Arc::new(Barrier::new(2));
+    run(connect(2, 4 << 20), move |mut comm| {
+        if comm.rank() == Rank(0) {
+            let sums: Vec<_> = (0..20).map(|_| comm.all_reduce(vec![1f64; 300_000], ReduceOp::Sum)).collect();
+            assert!(comm.resources().delayed > 0);
+            sums[0].cancel();
+            sums[10].cancel();
+            step.wait();
+            let failed = sums.into_iter().map(|sum| sum.wait()).filter(Result::is_err).count();
+            assert_eq!(failed, 2);
+            assert_usable(&mut comm);
+            (0..20).for_each(|_| drop(comm.all_reduce(vec![1f64; 300_000], ReduceOp::Sum)));
+        } else {
+            step.wait();
+            for number in 0..20 {
+                let sum = comm.all_reduce(vec![1f64; 300_000], ReduceOp::Sum).wait();
+                assert_eq!(sum.is_err(), number % 10 == 0, "{number}");
+            }
+            assert_usable(&mut comm);
+            for _ in 0..20 {
+                assert_eq!(comm.all_reduce(vec![1f64; 300_000], ReduceOp::Sum).wait().unwrap()[0], 2.0);
+            }
+        }
+    });
+}
+
+#[test]
+fn messages_sent_ahead_are_kept_within_their_share() {
+    const LIMIT: usize = 2 << 20;
+    let step = Arc::new(Barrier::new(3));
+    run(connect(3, LIMIT), move |mut comm| {
+        let me = comm.rank();
+        if me == Rank(0) {
+            step.wait();
+            assert_usable(&mut comm);
+            let kept = comm.resources().kept;
+            assert!(kept > LIMIT / 8 && kept <= LIMIT / 4, "{kept} bytes are kept");
+            for from in [1, 2] {
+                for number in 0..100u8 {
+                    assert_eq!(
+                        comm.recv(Rank(from), 1, vec![0u8; 10_000]).wait().unwrap(),
+                        vec![number; 10_000]
+                    );
+                }
+            }
+            // What comes for the next call may be there already.
+            assert!(comm.resources().kept < 10_000);
+        } else {
+            let sent: Vec<_> = (0..100u8).map(|number| comm.send(Rank(0), 1, vec![number; 10_000])).collect();
+            step.wait();
+            assert_usable(&mut comm);
+            sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+        }
+        assert_usable(&mut comm);
+    });
+}
+
+#[test]
+fn copies_of_slices_and_descriptors_are_shown() {
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(3));
+        world(link, 3, move |mut comm| {
+            let used = comm.resources();
+            let sockets = if link == common::Link::Tcp { 4 } else { 0 };
+            assert_eq!((used.descriptors, used.threads, used.staged), (sockets + 2, 1, 0), "{link:?}");
+            let mut slice = vec![1u8; 3 << 20];
+            if comm.rank() == Rank(0) {
+                let sum = comm.all_reduce(&mut slice, ReduceOp::Sum);
+                // Nobody else has called.
+                step.wait();
+                sum.wait().unwrap();
+            } else {
+                step.wait();
+                comm.all_reduce(&mut slice, ReduceOp::Sum).wait().unwrap();
+            }
+            assert_eq!(comm.resources().staged, 0, "{link:?}");
+            if comm.rank() == Rank(0) {
+                let received = comm.recv(Rank(1), 1, &mut slice);
+                let mut used = comm.resources();
+                assert!(used.staged >= 3 << 20 && used.operations == 1, "{link:?}: {used:?}");
+                received.cancel();
+                received.wait().unwrap_err();
+                used = comm.resources();
+                assert_eq!((used.staged, used.operations), (0, 0), "{link:?}");
+            }
+            step.wait();
+        });
+    }
+}
+
+#[test]
+fn a_limit_that_differs_or_is_too_small_is_told() {
+    for joined in limited(&[8 << 20, 9 << 20]) {
+        let error = joined.expect_err("limits differ").to_string();
+        assert!(error.contains("HCOMM_MEMORY") && error.contains("9437184"), "{error}");
+    }
+    for joined in limited(&[100 << 10, 100 << 10]) {
+        assert!(matches!(joined, Err(InitError::Limit { available: 102_400, .. })), "{joined:?}");
+    }
+}
