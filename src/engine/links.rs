@@ -8,7 +8,7 @@
 
 use super::core::Core;
 use super::io::Via;
-use super::state::Standing;
+use super::peer::Standing;
 use crate::error::{LinkKind, LinkReport, LinkState, Report};
 use crate::link::tcp::Traffic;
 use crate::rank::Rank;

@@ -11,7 +11,7 @@
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
 //! - [`room`]: memory beyond the callers' buffers, and its limit
-//! - `channel`: a communicator's numbers and memory; [`status`]: how far ranks are
+//! - `channel`: a communicator's numbers and memory; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
@@ -27,6 +27,7 @@ mod look;
 mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod peer;
 mod point;
 pub(crate) mod program;
 mod rebuild;

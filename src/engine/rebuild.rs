@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Op, Request};
 use super::head::Head;
-use super::state::{Flight, Standing, State};
+use super::peer::Standing;
+use super::state::{Flight, State};
 use super::trouble::{decode, encode};
 use crate::buffer::parts::Parts;
 use crate::error::{Error, Report};

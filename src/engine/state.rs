@@ -9,6 +9,7 @@ use super::channel::{Channel, Kept, Stashed, Verdict};
 use super::head::Head;
 use super::io::{Io, Via};
 use super::matching::{Content, Place, Unexpected};
+use super::peer::{Peer, Standing};
 use super::point::{Point, Side};
 use super::rebuild::Waiting;
 use super::room::Room;
@@ -85,27 +86,6 @@ pub(crate) struct Ended {
     pub blocks: Vec<Block>,
 }
 
-/// What is known about another process.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    /// Host, address and process id.
-    pub label: String,
-    pub standing: Standing,
-    /// Connections on which it said goodbye.
-    pub byes: u32,
-    /// Frames of it that are kept for communicators not open yet, and their bytes.
-    pub orphans: usize,
-    pub orphan_bytes: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Here,
-    /// Said goodbye.
-    Left,
-    Lost(String),
-}
-
 impl Flight {
     pub(crate) fn head(&self) -> &Head {
         match self {
@@ -153,10 +133,7 @@ impl State {
             orphans: Vec::new(),
             offenders: Vec::new(),
             closed: VecDeque::new(),
-            peers: labels
-                .into_iter()
-                .map(|label| Peer { label, standing: Standing::Here, byes: 0, orphans: 0, orphan_bytes: 0 })
-                .collect(),
+            peers: labels.into_iter().map(Peer::new).collect(),
             now,
             live: 0,
             reports: Vec::new(),
