@@ -67,6 +67,8 @@
 //! # Features
 //!
 //! `cli`: the command `hcomm` (`run`, `bench`). The library is the same with and without it.
+//!
+//! `testing`: the module `testing`, ranks on a simulated network for tests of your own. For dev-dependencies.
 
 pub mod buffer;
 pub mod communicator;
@@ -79,6 +81,8 @@ mod link;
 pub mod path;
 pub mod rank;
 mod runtime;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use buffer::Buffer;
 pub use communicator::{Builder, Communicator, Connect, Operation, Resources, State, blocking};

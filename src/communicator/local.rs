@@ -9,6 +9,20 @@ use crate::engine::{Engine, PeerLink};
 use crate::link::memory::Hub;
 use crate::path::{Facts, PlanCache};
 
+#[cfg(feature = "testing")]
+impl Communicator {
+    /// The communicator of all ranks of a simulated world.
+    pub(crate) fn simulated(
+        engine: Arc<Engine>,
+        members: Arc<[u32]>,
+        rank: usize,
+        plans: Arc<Mutex<PlanCache>>,
+    ) -> Communicator {
+        let facts = Facts::new(members.len() as u32);
+        Self::open(engine, WORLD, "world".into(), members, rank, facts, plans)
+    }
+}
+
 /// Channel of the communicator that has all ranks.
 pub(super) const WORLD: u64 = 0;
 

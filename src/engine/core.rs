@@ -10,9 +10,12 @@ use super::peer::Standing;
 use super::state::State;
 use crate::buffer::pool::Pool;
 use crate::link::Class;
+use crate::link::conn::Conn;
 use crate::link::frame::{Header, Kind, Outgoing};
 use crate::link::memory::Hub;
-use crate::link::tcp::{Broken, Conn};
+#[cfg(feature = "testing")]
+use crate::link::sim;
+use crate::link::tcp::{self, Broken};
 use crate::runtime::poller::Poller;
 
 /// Bytes read or written on one connection before others get their turn.
@@ -32,6 +35,9 @@ pub(crate) struct Core {
     quiet: u32,
     /// The only peer that has connections.
     only: Option<usize>,
+    /// In the place of the poll set.
+    #[cfg(feature = "testing")]
+    fabric: Option<Arc<sim::Fabric>>,
     /// Wakers are called by whoever holds no lock.
     pub woken: Vec<Arc<Op>>,
 }
@@ -42,9 +48,15 @@ pub(super) struct Pair {
     pub(super) fast: Conn,
     pub(super) bulk: Conn,
     pub(super) guard: Guard,
+    /// Nothing more will come, by class.
+    ended: [bool; 2],
 }
 
 impl Pair {
+    fn new(fast: Conn, bulk: Conn) -> Self {
+        Pair { fast, bulk, guard: Guard::default(), ended: [false; 2] }
+    }
+
     fn conn(&mut self, class: Class) -> &mut Conn {
         match class {
             Class::Fast => &mut self.fast,
@@ -58,7 +70,12 @@ impl Pair {
 pub(crate) enum PeerLink {
     Myself,
     Memory,
-    Tcp { fast: std::net::TcpStream, bulk: std::net::TcpStream },
+    Tcp {
+        fast: std::net::TcpStream,
+        bulk: std::net::TcpStream,
+    },
+    #[cfg(feature = "testing")]
+    Sim(Arc<sim::Fabric>),
 }
 
 impl Core {
@@ -69,9 +86,12 @@ impl Core {
         pool: Arc<Pool>,
         hub: Option<Arc<Hub>>,
         poller: Poller,
+        now: Instant,
     ) -> std::io::Result<Self> {
         let mut vias = Vec::new();
         let mut links = Vec::new();
+        #[cfg(feature = "testing")]
+        let mut fabric = None;
         for (index, peer) in peers.into_iter().enumerate() {
             let (via, pair) = match peer {
                 PeerLink::Myself => (Via::Myself, None),
@@ -79,38 +99,57 @@ impl Core {
                 PeerLink::Tcp { fast, bulk } => {
                     poller.add(&fast, token(index, Class::Fast))?;
                     poller.add(&bulk, token(index, Class::Bulk))?;
-                    let pair = Pair {
-                        fast: Conn::new(fast, Class::Fast),
-                        bulk: Conn::new(bulk, Class::Bulk),
-                        guard: Guard::default(),
-                    };
+                    let conn = |socket, class| Conn::Tcp(tcp::Conn::new(socket, class));
+                    let (fast, bulk) = (conn(fast, Class::Fast), conn(bulk, Class::Bulk));
+                    (Via::Stream, Some(Pair::new(fast, bulk)))
+                }
+                #[cfg(feature = "testing")]
+                PeerLink::Sim(of) => {
+                    let conn = |class| Conn::Sim(sim::Conn::new(of.clone(), me, index, class));
+                    let pair = Pair::new(conn(Class::Fast), conn(Class::Bulk));
+                    fabric = Some(of);
                     (Via::Stream, Some(pair))
                 }
             };
             vias.push(via);
             links.push(pair);
         }
-        let state = State::new(Io::new(me, vias, pool, hub), labels);
+        let state = State::new(Io::new(me, vias, pool, hub), labels, now);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
         let counters = vec![Counters::default(); links.len()];
-        Ok(Core { state, links, counters, poller, quiet: 0, only, woken: Vec::new() })
+        Ok(Core {
+            state,
+            links,
+            counters,
+            poller,
+            #[cfg(feature = "testing")]
+            fabric,
+            quiet: 0,
+            only,
+            woken: Vec::new(),
+        })
     }
 
     /// Asks the poll set which connections can be read and written again.
     pub(crate) fn collect(&mut self) {
         let (links, quiet) = (&mut self.links, &mut self.quiet);
-        self.poller.collect(|token, readable, writable, ended| {
-            let (peer, class) = untoken(token);
+        let mut found = |peer: usize, class, readable, writable, ended| {
             if class == Class::Bulk {
                 *quiet = 0;
             }
             if let Some(Some(pair)) = links.get_mut(peer) {
-                let conn = pair.conn(class);
-                conn.read_blocked &= !readable;
-                conn.write_blocked &= !writable;
-                conn.ended |= ended;
+                pair.conn(class).unblock(readable, writable, ended);
             }
+        };
+        #[cfg(feature = "testing")]
+        if let Some(fabric) = &self.fabric {
+            let found = |peer, class, readable, writable| found(peer, class, readable, writable, false);
+            return fabric.collect(self.state.io.me, found);
+        }
+        self.poller.collect(|token, readable, writable, ended| {
+            let (peer, class) = untoken(token);
+            found(peer, class, readable, writable, ended);
         });
     }
 
@@ -123,7 +162,7 @@ impl Core {
             && !self.quiet.is_multiple_of(QUIET)
             && let Some(Some(pair)) = self.only.map(|peer| self.links[peer].as_mut())
         {
-            pair.fast.read_blocked = pair.fast.is_shut();
+            pair.fast.unblock(!pair.fast.is_shut(), false, false);
         } else {
             self.collect();
         }
@@ -183,7 +222,7 @@ impl Core {
             for class in [Class::Fast, Class::Bulk] {
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
-                if conn.read_blocked {
+                if conn.read_blocked() {
                     continue;
                 }
                 match conn.read(peer, TURN_BYTES, &mut self.state) {
@@ -220,10 +259,9 @@ impl Core {
                 let consumed = self.state.io.peers[peer].consumed;
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
-                if !conn.has_outgoing() || conn.write_blocked {
+                if !conn.has_outgoing() || conn.write_blocked() {
                     continue;
                 }
-                conn.write_blocked = false;
                 self.quiet *= u32::from(class == Class::Fast);
                 let before = conn.queued_bytes();
                 match conn.write(consumed, TURN_BYTES, &mut self.state) {
@@ -243,11 +281,12 @@ impl Core {
         moved
     }
 
-    /// A connection is of no more use; the peer is gone, unless it had said goodbye.
+    /// A connection is of no more use; the peer is gone, unless it had said goodbye on it.
     fn broken(&mut self, peer: usize, class: Class, broken: Broken) {
-        let said_bye = self.state.peers[peer].standing == Standing::Left;
+        let Some(pair) = self.links[peer].as_mut() else { return };
+        let said_bye = pair.conn(class).said_bye();
         match broken {
-            Broken::Closed => {}
+            Broken::Closed => return self.ended(peer, class),
             Broken::Lost(_) if said_bye => {}
             Broken::Lost(cause) => {
                 self.salvage(peer);
@@ -256,6 +295,25 @@ impl Core {
             Broken::Protocol(problem) => self.state.lost(peer, format!("it broke the protocol: {problem}")),
         }
         self.disconnect(peer, class);
+    }
+
+    /// The peer has closed a connection in order. Both are kept until it has closed the other one as well: if it saw one
+    /// of them closed here, it might end, and what it had sent on the other one and has not arrived yet be lost.
+    fn ended(&mut self, peer: usize, class: Class) {
+        let Some(pair) = self.links[peer].as_mut() else { return };
+        pair.ended[class as usize] = true;
+        if pair.ended != [true; 2] {
+            return;
+        }
+        let consumed = self.state.io.peers[peer].consumed;
+        for class in [Class::Fast, Class::Bulk] {
+            let Some(pair) = self.links[peer].as_mut() else { return };
+            let conn = pair.conn(class);
+            conn.push(Outgoing::control(Header::new(Kind::Bye, 0, 0)));
+            // It waits for no more than this; if it has gone, that is no loss.
+            let _ = conn.write(consumed, TURN_BYTES, &mut self.state);
+            self.disconnect(peer, class);
+        }
     }
 
     /// What the peer had sent before it went is still good, on either connection: the system may have refused a write
@@ -273,14 +331,15 @@ impl Core {
         self.keep_counters(peer);
         let gone = self.state.peers[peer].standing != Standing::Here;
         if let Some(pair) = self.links[peer].as_mut() {
+            pair.ended[class as usize] = true;
             let conn = pair.conn(class);
             conn.shut();
-            self.poller.remove(conn.socket());
+            unwatch(&self.poller, conn);
             if gone && pair.fast.is_shut() && pair.bulk.is_shut()
                 || matches!(self.state.peers[peer].standing, Standing::Lost(_))
             {
-                self.poller.remove(pair.fast.socket());
-                self.poller.remove(pair.bulk.socket());
+                unwatch(&self.poller, &pair.fast);
+                unwatch(&self.poller, &pair.bulk);
                 self.links[peer] = None;
             }
         }
@@ -336,7 +395,7 @@ impl Core {
     /// Whether anything could be done without waiting: a connection may have more, or take more.
     pub(crate) fn is_ready(&self) -> bool {
         let ready = |conn: &Conn| {
-            !conn.is_shut() && (!conn.read_blocked || conn.has_outgoing() && !conn.write_blocked)
+            !conn.is_shut() && (!conn.read_blocked() || conn.has_outgoing() && !conn.write_blocked())
         };
         self.state.has_unfinished()
             || self.links.iter().flatten().any(|pair| ready(&pair.fast) || ready(&pair.bulk))
@@ -375,9 +434,15 @@ impl Core {
     pub(crate) fn shut_writing(&mut self) {
         for pair in self.links.iter().flatten() {
             for conn in [&pair.fast, &pair.bulk] {
-                let _ = conn.socket().shutdown(std::net::Shutdown::Write);
+                conn.shut_writing();
             }
         }
+    }
+}
+
+fn unwatch(poller: &Poller, conn: &Conn) {
+    if let Some(socket) = conn.socket() {
+        poller.remove(socket);
     }
 }
 

@@ -100,7 +100,7 @@ impl Core {
             if !pair.guard.is_due(pair.bulk.traffic().sent_bytes) {
                 continue;
             }
-            let Some(info) = tcp_info(pair.bulk.socket()) else { continue };
+            let Some(info) = pair.bulk.socket().and_then(tcp_info) else { continue };
             let change = pair.guard.sample(info);
             let (last, best) = (pair.guard.rates[IN_A_ROW - 1], pair.guard.best);
             let host = &self.state.peers[peer].label;
@@ -132,7 +132,7 @@ impl Core {
 
     fn count(&self, peer: usize) -> Option<Counters> {
         let pair = self.links[peer].as_ref()?;
-        let infos = [&pair.fast, &pair.bulk].map(|conn| tcp_info(conn.socket()).unwrap_or_default());
+        let infos = [&pair.fast, &pair.bulk].map(|conn| conn.socket().and_then(tcp_info).unwrap_or_default());
         Some(Counters {
             traffic: pair.fast.traffic() + pair.bulk.traffic(),
             retransmissions: infos.iter().map(|info| u64::from(info.retransmissions)).sum(),

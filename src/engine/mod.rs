@@ -3,6 +3,7 @@
 //! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking;
 //!   the protocols of that: [`turns`]: who drives, [`sleepers`]: who is woken, [`watch`]: what the service thread sees
 //! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
+//! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told
@@ -22,6 +23,7 @@ pub(crate) mod core;
 mod head;
 mod incoming;
 mod io;
+mod keeper;
 mod links;
 mod look;
 mod matching;
@@ -36,6 +38,8 @@ pub(crate) mod room;
 mod run;
 mod service;
 pub(crate) mod shared;
+#[cfg(feature = "testing")]
+pub(crate) mod simulated;
 mod sleepers;
 mod state;
 mod status;

@@ -18,13 +18,13 @@ use crate::runtime::poller::Poller;
 use crate::runtime::sync::Mutex;
 
 /// How long a user who was woken has before the service thread drives in his place.
-const GRACE: Duration = Duration::from_millis(1);
+pub(super) const GRACE: Duration = Duration::from_millis(1);
 /// While users drive: how rarely that is checked.
 const TICK_MAX: Duration = Duration::from_millis(20);
 /// When nothing is due, still look this often.
-const IDLE: Duration = Duration::from_secs(60);
+pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// A sleep longer than this must end when an operation begins: that may fall due earlier.
-const NAP: Duration = STALL;
+pub(super) const NAP: Duration = STALL;
 
 #[derive(Debug)]
 struct Service {
@@ -79,13 +79,13 @@ pub(crate) fn kick() {
 }
 
 /// An engine, as the thread looks after it.
-struct Watched {
-    engine: Arc<Shared>,
+pub(super) struct Watched {
+    pub engine: Arc<Shared>,
     drives: u64,
     /// Time until the next look, while its user drives.
     tick: Duration,
     /// Its user does not drive at present: its poll set is slept on.
-    watching: bool,
+    pub watching: bool,
     /// The thread drives in the user's place.
     taken_over: bool,
     due: Option<Instant>,
@@ -138,7 +138,7 @@ impl Service {
 }
 
 impl Watched {
-    fn new(engine: Arc<Shared>) -> Self {
+    pub(super) fn new(engine: Arc<Shared>) -> Self {
         Watched {
             drives: engine.watch().drives(),
             engine,
@@ -151,7 +151,7 @@ impl Watched {
     }
 
     /// Does what is to be done; says whether to go on, and when to look again.
-    fn look(&mut self, now: Instant) -> (bool, Instant) {
+    pub(super) fn look(&mut self, now: Instant) -> (bool, Instant) {
         if self.engine.is_closing() {
             return self.wind_down(now);
         }
@@ -167,7 +167,7 @@ impl Watched {
             return (true, now + self.tick);
         }
         self.tick = GRACE;
-        let news = self.has_news(false) || self.watching && self.engine.poller.is_ready();
+        let news = self.has_news(false) || self.watching && self.engine.is_called();
         if news && self.watching && !self.taken_over {
             // Woken together with the user: he first.
             self.taken_over = true;
@@ -187,7 +187,7 @@ impl Watched {
 
     /// Whether anything has come that nobody has looked at, or, asked for `turns`, a user has taken one. The queue is
     /// looked at first: a call that is not there any more was counted before.
-    fn has_news(&self, turns: bool) -> bool {
+    pub(super) fn has_news(&self, turns: bool) -> bool {
         let engine = &self.engine;
         engine.has_calls()
             || self.watching && (engine.was_called() || turns && engine.watch().drives() != self.drives)

@@ -19,14 +19,15 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
+use super::keeper::Keeper;
 use super::room::Memory;
-use super::service;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
 use crate::error::Report;
 use crate::link::memory::Hub;
+use crate::runtime::clock::Clock;
 use crate::runtime::park::{Armed, Park};
 use crate::runtime::poller::{Alarm, Poller};
 use crate::runtime::spin::{self, Patience, SpinPolicy};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     me: usize,
     has_links: bool,
     policy: SpinPolicy,
+    clock: Clock,
+    keeper: Keeper,
     patience: Patience,
     records: Records,
     closing: AtomicBool,
@@ -85,11 +88,25 @@ impl Engine {
         ranks_on_host: usize,
         memory: Memory,
     ) -> std::io::Result<Arc<Self>> {
+        Self::kept(me, peers, labels, hub, SpinPolicy::choose(ranks_on_host), memory, Keeper::Thread)
+    }
+
+    /// With somebody who looks after it.
+    pub(super) fn kept(
+        me: usize,
+        peers: Vec<PeerLink>,
+        labels: Vec<String>,
+        hub: Option<Arc<Hub>>,
+        policy: SpinPolicy,
+        memory: Memory,
+        keeper: Keeper,
+    ) -> std::io::Result<Arc<Self>> {
         let poller = Poller::new()?;
         let pool = Pool::new(memory.limit, memory.pooled());
-        let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone())?;
+        let clock = keeper.clock();
+        let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
         let shared = Arc::new(Shared {
-            has_links: core.has_links(),
+            has_links: core.has_links() && keeper.is_woken_by_descriptors(),
             core: Turns::new(core),
             submissions: ArrayQueue::new(SUBMISSIONS),
             cancelled: AtomicBool::new(false),
@@ -101,7 +118,9 @@ impl Engine {
             pool,
             hub: hub.clone(),
             me,
-            policy: SpinPolicy::choose(ranks_on_host),
+            policy,
+            clock,
+            keeper,
             patience: Patience::default(),
             records: Records::new(),
             closing: AtomicBool::new(false),
@@ -109,9 +128,9 @@ impl Engine {
             report_to: OnceLock::new(),
         });
         if let Some(hub) = hub {
-            hub.attach(me, Waker::from(Arc::new(Bell(Arc::downgrade(&shared)))));
+            hub.attach(me, shared.bell());
         }
-        service::register(shared.clone())?;
+        shared.keeper.register(shared.clone())?;
         Ok(Arc::new(Engine { shared }))
     }
 
@@ -147,7 +166,7 @@ impl Engine {
         }
         shared.drive();
         if !op.is_done() {
-            service::attend();
+            shared.keeper.attend();
         }
         op
     }
@@ -184,7 +203,7 @@ impl Engine {
         op.limit(limit);
         self.shared.cancelled.store(true, Ordering::Release);
         self.shared.drive();
-        service::kick();
+        self.shared.keeper.kick();
     }
 
     /// The record of an ended call, for reuse.
@@ -199,7 +218,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.wind_down(false);
         self.shared.closing.store(true, Ordering::Release);
-        service::kick();
+        self.shared.keeper.kick();
     }
 }
 
@@ -242,7 +261,7 @@ impl Shared {
         let mut moved = false;
         let mut ready = false;
         let last = self.core.drive(self.core.ask(), |mut core| {
-            core.state.now = Instant::now();
+            core.state.now = self.clock.now();
             core.state.polled_at = core.state.now;
             self.watch.count();
             if let Some(hub) = &self.hub {
@@ -324,7 +343,7 @@ impl Shared {
 
     fn poll_once(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(at) = wait.slept_at.take() {
-            self.patience.learn(at.elapsed());
+            self.patience.learn(self.clock.now().saturating_duration_since(at));
         }
         if op.is_done() {
             return Poll::Ready(());
@@ -339,7 +358,7 @@ impl Shared {
             return Poll::Pending;
         }
         wait.slept = true;
-        wait.slept_at = Some(Instant::now());
+        wait.slept_at = Some(self.clock.now());
         self.sleep(op)
     }
 
@@ -362,7 +381,7 @@ impl Shared {
             match self.policy {
                 SpinPolicy::Look => {
                     std::hint::spin_loop();
-                    let now = Instant::now();
+                    let now = self.clock.now();
                     let idle_since = *wait.idle_since.get_or_insert(now);
                     if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
                         return moved || now - idle_since < self.patience.limit();
@@ -376,6 +395,8 @@ impl Shared {
                     }
                     spin::yield_processor();
                 }
+                #[cfg(feature = "testing")]
+                SpinPolicy::Never => return moved,
             }
         }
     }
@@ -404,7 +425,7 @@ impl Shared {
                 Armed::Yes => return Poll::Pending,
                 Armed::Ready => {}
                 Armed::No => {
-                    service::kick();
+                    self.keeper.kick();
                     return Poll::Pending;
                 }
             }
@@ -430,7 +451,7 @@ impl Shared {
 
     fn interrupt_service(&self) {
         if self.watch.is_set() {
-            self.poller.interrupt();
+            self.keeper.interrupt(&self.poller);
         }
     }
 
@@ -440,13 +461,14 @@ impl Shared {
             if self.look(op, &mut wait) || op.is_done() {
                 continue;
             }
-            let slept_at = Instant::now();
+            self.keeper.allow_blocking();
+            let slept_at = self.clock.now();
             ALARM.with(|alarm| match alarm {
                 Some((alarm, waker)) => self.sleep_blocked(op, alarm, waker),
                 // No descriptor for an alarm: look on.
                 None => spin::yield_processor(),
             });
-            self.patience.learn(slept_at.elapsed());
+            self.patience.learn(self.clock.now().saturating_duration_since(slept_at));
         }
         self.sleepers.call_leader();
     }
@@ -460,7 +482,17 @@ impl Shared {
         }
     }
 
+    /// Wakes whoever sleeps here, without keeping this alive.
+    pub(super) fn bell(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::new(Bell(Arc::downgrade(self))))
+    }
+
     // --- for the service thread
+
+    /// Whether something has come that nobody has collected.
+    pub(crate) fn is_called(&self) -> bool {
+        self.keeper.is_called(&self.poller)
+    }
 
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
@@ -502,7 +534,7 @@ impl Shared {
     /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
     pub(crate) fn wind_down(&self, give_up: bool) -> bool {
         let mut core = self.core.wait();
-        core.state.now = Instant::now();
+        core.state.now = self.clock.now();
         self.begin_submitted(&mut core);
         core.turn(true);
         if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {

@@ -114,8 +114,7 @@ impl Flight {
 }
 
 impl State {
-    pub(crate) fn new(io: Io, labels: Vec<String>) -> Self {
-        let now = Instant::now();
+    pub(crate) fn new(io: Io, labels: Vec<String>, now: Instant) -> Self {
         State {
             room: Room::new(&io.pool),
             io,

@@ -148,8 +148,10 @@ impl State {
                 let calls = [(channel.rank, desc.info()), (from, call)];
                 let late = channel.mismatch(desc.operation, seq, &calls);
                 channel.late.get_or_insert(late);
-            }
-            if answer {
+                // All at once: this rank may leave when it is told, and not hear who asks later.
+                let answer = Header::new(Kind::Mismatch, header.channel, seq);
+                self.broadcast(index, answer, &encode(&desc.info()));
+            } else if answer {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
                 self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
             }
@@ -480,7 +482,9 @@ impl State {
         let Some(rank) = waits.into_iter().find(|rank| channel.closed[*rank].is_some() && !disputed) else {
             return;
         };
-        let error = self.has_closed(index, rank, operation, seq);
+        // A contradiction that nobody was told of may be why this one leaves.
+        let late = self.channels[index].as_mut().and_then(|channel| channel.late.take());
+        let error = late.unwrap_or_else(|| self.has_closed(index, rank, operation, seq));
         self.finish(key, Err(error));
     }
 

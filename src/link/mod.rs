@@ -2,14 +2,18 @@
 //!
 //! - `frame`: the one header of all byte links, and outgoing frames
 //! - `tcp`: a pair of non-blocking connections to one peer
+//! - `sim`: the same on a simulated network (feature `testing`), and `conn`: either of the two
 //! - `memory`: ranks of one process: leases that peers read directly, and an inbox for frames
 //!
 //! A link knows neither plans nor communicators: it moves frames, and asks a [`Handler`] where payload goes.
 
+pub(crate) mod conn;
 pub(crate) mod frame;
 pub(crate) mod memory;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+#[cfg(feature = "testing")]
+pub(crate) mod sim;
 pub(crate) mod tcp;
 
 use crate::buffer::raw::Raw;

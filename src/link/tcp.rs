@@ -289,7 +289,10 @@ impl Conn {
                 return Ok(progress);
             }
             match self.read_some() {
-                Ok((0, _)) => return Err(self.ended()),
+                Ok((0, _)) => {
+                    self.read_blocked = true;
+                    return Err(self.ended());
+                }
                 Ok((bytes, asked)) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
@@ -476,6 +479,10 @@ impl Conn {
         self.queued_bytes = 0;
         self.incoming = None;
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    pub(crate) fn said_bye(&self) -> bool {
+        self.said_bye
     }
 
     pub(crate) fn is_shut(&self) -> bool {

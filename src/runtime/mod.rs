@@ -1,5 +1,6 @@
 //! The executor seam: what the engine needs of the system and of whichever runtime polls it.
 //!
+//! - `clock`: the time, real or simulated
 //! - `poller`: the one set of descriptors, as one descriptor
 //! - `park`: sleeping on that descriptor inside a tokio runtime
 //! - `spin`: how long to look before sleeping
@@ -8,6 +9,7 @@
 //! - `tcp_info`: what the system counts about a connection
 
 pub(crate) mod announcement;
+pub(crate) mod clock;
 pub(crate) mod park;
 pub(crate) mod poller;
 pub(crate) mod spin;

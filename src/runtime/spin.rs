@@ -25,6 +25,9 @@ pub(crate) enum SpinPolicy {
     Look,
     /// Ranks outnumber processors: look rarely, yield in between.
     Yield,
+    /// Time is simulated and nobody else runs: looking would see nothing new.
+    #[cfg(feature = "testing")]
+    Never,
 }
 
 impl SpinPolicy {

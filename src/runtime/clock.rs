@@ -1,0 +1,31 @@
+//! The time that engines go by.
+
+use std::time::Instant;
+
+/// Where an engine takes the time from. Without the feature `testing` this is nothing, and the time is the system's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    #[cfg(feature = "testing")]
+    simulated: bool,
+}
+
+impl Clock {
+    /// The system's.
+    pub(crate) const REAL: Clock = Clock {
+        #[cfg(feature = "testing")]
+        simulated: false,
+    };
+
+    /// That of the tokio runtime in which it is asked, which may be paused: the time-outs of users agree with it.
+    #[cfg(feature = "testing")]
+    pub(crate) const SIMULATED: Clock = Clock { simulated: true };
+
+    #[inline]
+    pub(crate) fn now(self) -> Instant {
+        #[cfg(feature = "testing")]
+        if self.simulated {
+            return tokio::time::Instant::now().into_std();
+        }
+        Instant::now()
+    }
+}

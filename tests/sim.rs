@@ -1,0 +1,477 @@
+//! The engine on a simulated network: thousands of schedules, each from one seed.
+//!
+//! `HCOMM_SIM_SEED=n` runs that schedule of every test and no other, `HCOMM_SIM_SEED=n..m` those from n on to before m.
+
+#[path = "sim/program.rs"]
+mod program;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use hcomm::path::Algorithm;
+use hcomm::testing::{Net, World};
+use hcomm::{Communicator, Error, Rank, ReduceOp};
+use program::{Call, InFlight, Random, What, blamed, call, calls, world};
+
+const SIZES: [usize; 4] = [3, 4, 5, 8];
+
+/// Runs a test's schedules.
+fn schedules(seeds: Range<u64>, schedule: impl Fn(u64)) {
+    let asked = std::env::var("HCOMM_SIM_SEED").unwrap_or_default();
+    let number = |text: &str| text.parse().expect("HCOMM_SIM_SEED is a number, or two with .. between");
+    let seeds = match asked.split_once("..") {
+        Some((from, to)) => number(from)..number(to),
+        None if asked.is_empty() => seeds,
+        None => number(&asked)..number(&asked) + 1,
+    };
+    seeds.for_each(schedule);
+}
+
+// --- faults of the network only
+
+/// Calls, some at once, ended in any order.
+async fn perform(mut comm: Communicator, calls: Vec<Call>, mut random: Random) -> Vec<Vec<u32>> {
+    let mut results = vec![Vec::new(); calls.len()];
+    let mut flying = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        flying.push((index, call.begin(&mut comm)));
+        while flying.len() > random.below(4) {
+            let (index, call) = flying.swap_remove(random.below(flying.len()));
+            results[index] = call.end().await.unwrap();
+        }
+    }
+    for (index, call) in flying {
+        results[index] = call.end().await.unwrap();
+    }
+    results
+}
+
+/// A link takes a message in parts that end anywhere, also within an element.
+#[test]
+fn elements_are_whole_however_a_message_leaves() {
+    schedules(0..100, |seed| {
+        let sums = World::new(4).seed(seed).run(|mut comm, _| async move {
+            let mine = (0..4000).map(|index| (index * (comm.rank().0 + 1)) as f32).collect::<Vec<_>>();
+            comm.using(Algorithm::RecursiveDoubling).all_reduce(mine, ReduceOp::Sum).await.unwrap()
+        });
+        for sum in sums.into_iter().flatten() {
+            assert!(
+                sum.iter().enumerate().all(|(index, value)| *value == 10.0 * index as f32),
+                "seed {seed}"
+            );
+        }
+    });
+}
+
+fn values_are_right(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let calls = calls(&mut random, n, 6);
+    let orders = random.clone();
+    let run = |world: World| {
+        world.run(|comm, _| {
+            let order = Random(orders.0 ^ u64::from(comm.rank().0));
+            perform(comm, calls.clone(), order)
+        })
+    };
+    let got = run(world(seed, n, &mut random));
+    let undisturbed = run(World::new(n));
+    assert!(got == undisturbed, "seed {seed}: not the bits of an undisturbed world");
+    for (index, call) in calls.iter().enumerate() {
+        if matches!(call.what, What::AllReduce(_) | What::Broadcast(_)) {
+            let of = |rank: usize| &got[rank].as_ref().unwrap()[index];
+            assert!((1..n).all(|rank| of(rank) == of(0)), "seed {seed}: ranks differ in {call:?}");
+        }
+    }
+}
+
+// --- faults of ranks and hosts
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Kill,
+    Vanish,
+    Partition,
+    /// A partition that ends before anybody gives up.
+    Healed,
+    Pause,
+}
+
+/// Sums in a loop until something fails, or all is done.
+async fn sums(mut comm: Communicator, mut random: Random, rounds: usize) -> Result<(), Error> {
+    comm.set_deadline(Duration::from_secs(90));
+    for _ in 0..rounds {
+        let call = call(&mut random, comm.size());
+        call.begin(&mut comm).end().await.map_err(|error| error.error)?;
+    }
+    Ok(())
+}
+
+/// A rank that has ended and sees one of its connections ended by another must not give up the other one, on which
+/// what it had sent may still be under way.
+#[test]
+fn what_was_sent_last_arrives_after_its_sender_has_left() {
+    schedules(0..150, |seed| {
+        let mut random = Random(seed);
+        let world = world(seed, 3, &mut random).loss(0.1);
+        let results = world.run(|mut comm, _| async move {
+            // Large, so that it goes over the one connection while goodbye is said on both.
+            let vector = vec![comm.rank().0 + 1; 30_000];
+            comm.broadcast(vector, Rank(0)).await.map_err(|error| error.error)
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            let got = result.unwrap().unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: {error}"));
+            assert!(got == vec![1; 30_000], "seed {seed}");
+        }
+    });
+}
+
+fn errors_name_who_is_at_fault(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let fault = random.one_of(&[Fault::Kill, Fault::Vanish, Fault::Partition, Fault::Healed, Fault::Pause]);
+    let victims = if matches!(fault, Fault::Partition | Fault::Healed) { 1 + random.below(n - 1) } else { 1 };
+    let first = random.below(n);
+    let victims: Vec<Rank> = (0..victims).map(|index| Rank(((first + index) % n) as u32)).collect();
+    let (when, lasts) = (random.millis(60), Duration::from_millis(10) + random.millis(8000));
+    let programs = random.clone();
+    let net = |net: Net, victims: Vec<Rank>| async move {
+        tokio::time::sleep(when).await;
+        match fault {
+            Fault::Kill => net.kill(victims[0]),
+            Fault::Vanish => net.vanish(victims[0]),
+            Fault::Partition => net.partition(&victims),
+            Fault::Healed => {
+                net.partition(&victims);
+                tokio::time::sleep(lasts).await;
+                net.heal();
+            }
+            Fault::Pause => net.pause(victims[0], lasts),
+        }
+    };
+    let results = world(seed, n, &mut random).run(|comm, of| {
+        if comm.rank() == Rank(0) {
+            tokio::spawn(net(of, victims.clone()));
+        }
+        sums(comm, programs.clone(), 12)
+    });
+    for (rank, result) in results.iter().enumerate() {
+        let me = Rank(rank as u32);
+        let Some(Err(error)) = result else { continue };
+        assert!(
+            !matches!(fault, Fault::Healed | Fault::Pause),
+            "seed {seed}: {fault:?} of {victims:?}: rank {rank}: {error}"
+        );
+        let cut_off = |of: &Rank| fault == Fault::Partition && victims.contains(of) != victims.contains(&me);
+        let at_fault = |of: &Rank| cut_off(of) || fault != Fault::Partition && victims.contains(of);
+        let blamed = blamed(error);
+        assert!(
+            !blamed.is_empty() && blamed.iter().all(at_fault),
+            "seed {seed}: {fault:?} of {victims:?} of {n}: rank {rank}: {error}"
+        );
+    }
+}
+
+// --- faults of programs
+
+/// One rank calls something else than the others.
+fn contradictions_are_told(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let calls: Vec<Call> = (0..4).map(|_| collective(&mut random, n)).collect();
+    let (odd, at) = (random.below(n), random.below(calls.len()));
+    let mut other = collective(&mut random, n);
+    while (other.what, other.count) == (calls[at].what, calls[at].count) {
+        other = collective(&mut random, n);
+    }
+    let results = world(seed, n, &mut random).run(|mut comm, _| {
+        let mut calls = calls.clone();
+        if comm.rank().index() == odd {
+            calls[at] = other.clone();
+        }
+        async move {
+            comm.set_deadline(Duration::from_secs(60));
+            for (index, call) in calls.iter().enumerate() {
+                call.begin(&mut comm).end().await.map_err(|error| (index, error.error))?;
+            }
+            Ok(())
+        }
+    });
+    let alone = calls[at + 1..].iter().all(|call| call.what == What::Broadcast(odd));
+    for (rank, result) in results.iter().enumerate() {
+        let says = format!("seed {seed}: rank {odd} of {n} calls {other:?} for {:?}", calls[at]);
+        match result.as_ref().unwrap() {
+            // A root needs nothing of the others: it leaves, and what it has called may not be known to all.
+            Ok(()) => assert!(rank != odd || alone, "{says}, and is not told"),
+            Err((index, Error::Mismatch { calls, .. })) => {
+                assert!(*index >= at, "{says}: {index}");
+                let left = matches!(results[odd], Some(Ok(())));
+                assert!(left || calls.iter().any(|(rank, _)| rank.index() == odd), "{says}: {calls:?}");
+            }
+            // Who had its result calls the next while others, who were told, leave.
+            Err((index, error)) => assert!(*index > at, "{says}: rank {rank} #{index}: {error}"),
+        }
+    }
+}
+
+/// A rank that has its result, is told of the contradiction with its next call and leaves: the others learn what it
+/// had called all the same.
+#[test]
+fn who_leaves_after_a_contradiction_has_told_all() {
+    schedules(0..60, |seed| {
+        let mut random = Random(seed);
+        let results = world(seed, 5, &mut random).run(|mut comm, _| async move {
+            if comm.rank() == Rank(4) {
+                comm.broadcast(vec![1.0f32; 100], Rank(4)).await?;
+                comm.barrier().await?;
+                return Ok(());
+            }
+            let call = comm.using(Algorithm::MeshOneShot).all_reduce(vec![1.0f32; 100], ReduceOp::Max);
+            call.await.map(drop).map_err(|error| error.error)
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            let Some(Err(Error::Mismatch { calls, .. })) = result else {
+                panic!("seed {seed}: rank {rank}: {result:?}");
+            };
+            assert!(calls.iter().any(|(rank, _)| *rank == Rank(4)), "seed {seed}: rank {rank}: {calls:?}");
+        }
+    });
+}
+
+fn collective(random: &mut Random, n: usize) -> Call {
+    loop {
+        let call = call(random, n);
+        if !matches!(call.what, What::Shift(_)) {
+            return call;
+        }
+    }
+}
+
+/// One rank comes after the others have given up: the error names it, and what is called next goes well.
+fn late_ranks_are_named(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let (missed, next) = (collective(&mut random, n), call(&mut random, n));
+    let late = Rank(random.below(n) as u32);
+    // Long enough for everybody to be heard, however much is lost.
+    let limit = Duration::from_secs(3) + random.millis(3000);
+    let single = random.below(2) == 0;
+    let results = world(seed, n, &mut random).run(|mut comm, _| {
+        let (missed, next) = (missed.clone(), next.clone());
+        async move {
+            if comm.rank() == late {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+            if !single {
+                comm.set_deadline(limit);
+            }
+            let mut first = missed.begin(&mut comm);
+            if single {
+                first.operation = first.operation.timeout(limit);
+            }
+            let first = first.end().await.map_err(|error| error.error);
+            comm.set_deadline(Duration::from_secs(60));
+            (first, next.begin(&mut comm).end().await.map_err(|error| error.error))
+        }
+    });
+    for (rank, result) in results.iter().enumerate() {
+        let (first, next) = result.as_ref().unwrap();
+        let says = format!("seed {seed}: rank {late} of {n} is late in {missed:?}; rank {rank}");
+        match first {
+            Err(Error::Deadline(report)) => assert!(report.late == [late], "{says}: {report}"),
+            Err(Error::Aborted { cause, .. }) => {
+                assert!(cause.contains(&format!("rank {late}")) || rank == late.index(), "{says}: {cause}");
+            }
+            Err(error) => panic!("{says}: {error}"),
+            // Who needs nothing of the late one can end.
+            Ok(_) => {}
+        }
+        assert!(next.is_ok(), "{says}, and then {next:?}");
+    }
+}
+
+/// Ranks cancel and drop what they have called; who did not gets the result, or is told who did.
+fn others_survive_cancelling(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let calls: Vec<Call> = (0..8).map(|_| call(&mut random, n)).collect();
+    // Per rank and call: after how long it is cancelled or dropped, if it is.
+    let fates: Vec<Vec<Fate>> =
+        (0..n).map(|_| calls.iter().map(|call| Fate::draw(&mut random, call)).collect()).collect();
+    let cancelled = |index: usize, by: Rank| matches!(fates[by.index()][index], Fate::Cancel(_));
+    let results = world(seed, n, &mut random).run(|mut comm, _| {
+        let (calls, fates) = (calls.clone(), fates[comm.rank().index()].clone());
+        async move {
+            comm.set_deadline(Duration::from_secs(60));
+            let mut errors = Vec::new();
+            for (call, fate) in calls.iter().zip(fates) {
+                let flying = call.begin(&mut comm);
+                errors.push(fate.befall(flying).await);
+            }
+            comm.barrier().await.map_err(|error| error.error).map(|_| errors)
+        }
+    });
+    for (rank, result) in results.iter().enumerate() {
+        let errors = result.as_ref().unwrap().as_ref();
+        let errors = errors.unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: barrier: {error}"));
+        for (index, error) in errors.iter().enumerate() {
+            let fine = match error {
+                None => true,
+                Some(Error::Cancelled { .. }) => cancelled(index, Rank(rank as u32)),
+                Some(Error::Aborted { by, .. }) => cancelled(index, *by),
+                Some(_) => false,
+            };
+            assert!(fine, "seed {seed}: rank {rank} in {:?}: {error:?}", calls[index]);
+        }
+    }
+}
+
+/// What a rank does with a call of its own.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Await,
+    Cancel(Duration),
+    Drop(Duration),
+}
+
+impl Fate {
+    fn draw(random: &mut Random, call: &Call) -> Fate {
+        match (random.below(8), call.what) {
+            // A message that is given up by one side leaves the other waiting.
+            (0, What::AllReduce(_) | What::Broadcast(_) | What::AllGather | What::ReduceScatter(_)) => {
+                Fate::Cancel(random.millis(20))
+            }
+            (1, _) => Fate::Drop(random.millis(20)),
+            _ => Fate::Await,
+        }
+    }
+
+    async fn befall(self, flying: InFlight) -> Option<Error> {
+        match self {
+            Fate::Await => flying.end().await.err().map(|error| error.error),
+            Fate::Cancel(after) => {
+                tokio::time::sleep(after).await;
+                flying.operation.cancel();
+                flying.end().await.err().map(|error| error.error)
+            }
+            Fate::Drop(after) => {
+                let _ = tokio::time::timeout(after, flying.end()).await;
+                None
+            }
+        }
+    }
+}
+
+/// Two communicators at once, one of them of part of the ranks.
+fn communicators_do_not_meet(seed: u64) {
+    let mut random = Random(seed);
+    let n = random.one_of(&SIZES);
+    let (ours, orders) = (calls(&mut random, n, 5), random.next());
+    let whole = random.below(2) == 0;
+    let results = world(seed, n, &mut random).run(|mut comm, _| {
+        let ours = ours.clone();
+        async move {
+            comm.set_deadline(Duration::from_secs(60));
+            let color = if whole { 0 } else { comm.rank().0 % 2 };
+            let part = comm.split(Some(color), -i64::from(comm.rank().0)).await.unwrap().unwrap();
+            let order = Random(orders ^ u64::from(comm.rank().0));
+            let theirs = calls(&mut Random(orders ^ u64::from(color)), part.size(), 5);
+            let parts = perform(part, theirs, Random(!order.0));
+            futures_util::join!(perform(comm, ours, order), parts).0.len()
+        }
+    });
+    assert!(results.iter().all(|result| *result == Some(5)), "seed {seed}");
+}
+
+#[test]
+fn a_seed_stands_for_a_schedule() {
+    let run = |seed: u64, noise: usize| {
+        let mut random = Random(seed);
+        let n = random.one_of(&SIZES);
+        let calls = calls(&mut random, n, 4);
+        // What lies in memory must not matter.
+        let _elsewhere = vec![0u8; noise];
+        let traces = world(seed, n, &mut random).run(|comm, net| {
+            let (calls, random) = (calls.clone(), Random(u64::from(comm.rank().0)));
+            async move { (perform(comm, calls, random).await, net.now(), net.trace()) }
+        });
+        traces.into_iter().map(Option::unwrap).collect::<Vec<_>>()
+    };
+    schedules(0..20, |seed| {
+        assert!(run(seed, 0) == run(seed, 4096), "seed {seed} does not repeat");
+        assert!(run(seed, 0)[0].2 != run(seed + 1, 0)[0].2, "seeds {seed} and the next are the same");
+    });
+}
+
+// --- how many
+
+#[test]
+fn values_are_right_quick() {
+    schedules(0..80, values_are_right);
+}
+
+#[test]
+fn errors_name_who_is_at_fault_quick() {
+    schedules(0..100, errors_name_who_is_at_fault);
+}
+
+#[test]
+fn contradictions_are_told_quick() {
+    schedules(0..40, contradictions_are_told);
+}
+
+#[test]
+fn late_ranks_are_named_quick() {
+    schedules(0..20, late_ranks_are_named);
+}
+
+#[test]
+fn others_survive_cancelling_quick() {
+    schedules(0..40, others_survive_cancelling);
+}
+
+#[test]
+fn communicators_do_not_meet_quick() {
+    schedules(0..20, communicators_do_not_meet);
+}
+
+/// 100 000 schedules in all, of seeds that the quick tests do not have.
+mod many {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn values_are_right_often() {
+        schedules(1000..31_000, values_are_right);
+    }
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn errors_name_who_is_at_fault_often() {
+        schedules(1000..36_000, errors_name_who_is_at_fault);
+    }
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn contradictions_are_told_often() {
+        schedules(1000..11_000, contradictions_are_told);
+    }
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn late_ranks_are_named_often() {
+        schedules(1000..6000, late_ranks_are_named);
+    }
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn others_survive_cancelling_often() {
+        schedules(1000..11_000, others_survive_cancelling);
+    }
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn communicators_do_not_meet_often() {
+        schedules(1000..11_000, communicators_do_not_meet);
+    }
+}
