@@ -557,8 +557,9 @@ impl Shared {
         self.said_bye.load(Ordering::Acquire)
     }
 
-    /// How long peers are waited for after goodbye.
-    pub(crate) const LINGER: Duration = Duration::from_secs(2);
+    /// How long peers are waited for after goodbye, which they answer once all that was sent to them has come: as long as
+    /// a connection is given to deliver it.
+    pub(crate) const LINGER: Duration = Duration::from_secs(20);
 }
 
 /// How ranks of this process call: without keeping what they call alive.
