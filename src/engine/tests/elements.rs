@@ -39,7 +39,8 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         fingerprint: 0,
     };
     let vias = vec![Via::Myself, Via::Stream, Via::Stream, Via::Stream];
-    let mut state = State::new(Io::new(0, vias, Pool::new(64 << 20, 16 << 20), None), vec![String::new(); 4]);
+    let io = Io::new(0, vias, Pool::new(64 << 20, 16 << 20), None);
+    let mut state = State::new(io, vec![String::new(); 4], std::time::Instant::now());
     let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
     let op = Arc::new(Op::default());
     op.prepare(Request {
