@@ -242,6 +242,11 @@ impl Channel {
         found
     }
 
+    /// Nothing is known that a caller would have to be told.
+    pub(crate) fn is_blameless(&self) -> bool {
+        self.failed.is_none() && self.late.is_none() && self.tombs.is_empty()
+    }
+
     /// What a caller is told once it has failed: first who is lost, then that it can't be used.
     pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
         let mut failed = self.failed.clone()?;

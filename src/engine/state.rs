@@ -240,10 +240,25 @@ impl State {
     pub(super) fn begin(&mut self, op: Arc<Op>, request: Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
+        if collective {
+            channel.called(request.seq, request.desc);
+        }
+        let blameless =
+            channel.is_blameless() && !op.is_cancelled() && !matches!(request.work, Work::Refuse(_));
+        if blameless && self.departed(&request).is_none() && self.overdone(&request).is_none() {
+            self.launch(op, request, Vec::new());
+            return;
+        }
+        self.begin_doubtful(op, request);
+    }
+
+    /// Begins a call that something may be wrong with.
+    fn begin_doubtful(&mut self, op: Arc<Op>, request: Request) {
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
         let mut refusal = channel.failure(&request);
         if collective {
-            channel.called(request.seq, request.desc);
             let late = channel.late.take();
             for tomb in channel.exhume(request.seq) {
                 match tomb.verdict {

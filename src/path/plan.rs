@@ -255,6 +255,12 @@ pub struct Partition {
 impl Partition {
     /// First element of `block`; `block` may be the number of blocks, which gives the length.
     pub fn offset(&self, block: u32) -> usize {
+        // Small plans use the ends only.
+        if block == 0 {
+            return 0;
+        } else if block == self.blocks {
+            return self.len;
+        }
         let granules = self.len.div_ceil(self.granule as usize);
         let (each, more) = (granules / self.blocks as usize, granules % self.blocks as usize);
         let before = block as usize * each + (block as usize).min(more);

@@ -368,7 +368,8 @@ impl Run {
             step.begun = true;
             step.queued = len;
             io.lend(peer, Class::Fast, header, step.raw, self.head.key, index as u16);
-            return true;
+            // Handing it over lets no other step move.
+            return false;
         }
         let mut moved = false;
         while step.queued < limit.min(step.credit) && io.has_room(peer, Class::Bulk) {
