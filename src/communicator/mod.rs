@@ -26,7 +26,7 @@ mod split;
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub struct Communicator {
     engine: Arc<Engine>,
     channel: usize,
     id: u64,
+    /// Of this object, in this process: other ranks and other worlds have others, where `id` may be equal.
+    identity: u64,
     name: Arc<str>,
     members: Arc<[u32]>,
     rank: usize,
@@ -98,6 +100,7 @@ impl Communicator {
             engine,
             channel,
             id,
+            identity: next_identity(),
             name,
             members,
             rank,
@@ -219,6 +222,12 @@ impl Communicator {
         let op = self.engine.submit(request);
         Operation::new(self.engine.clone(), op, guard)
     }
+}
+
+/// Different for every communicator that this process ever has.
+fn next_identity() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Drop for Communicator {
