@@ -6,7 +6,9 @@ use super::Communicator;
 use super::resources::memory_of_environment;
 use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
+use crate::error::InitError;
 use crate::link::memory::Hub;
+use crate::path::verify::RANKS_MAX;
 use crate::path::{Facts, PlanCache};
 
 #[cfg(feature = "testing")]
@@ -29,6 +31,9 @@ pub(super) const WORLD: u64 = 0;
 impl Communicator {
     /// `n` ranks in this process, connected by memory: peers' buffers are read where they lie.
     ///
+    /// The name is "world", the deadline of operations 300 s: see [`set_deadline`](Self::set_deadline). `HCOMM_REPORT` is
+    /// not looked at: see [`report_to`](Self::report_to).
+    ///
     /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
     /// runtime work too.
     ///
@@ -36,9 +41,21 @@ impl Communicator {
     ///
     /// # Panics
     ///
-    /// If `n` is 0, or the system grants no descriptors or threads.
+    /// As [`try_local`](Self::try_local) fails.
     pub fn local(n: usize) -> Vec<Communicator> {
-        assert!(n > 0, "a world has at least one rank");
+        Self::try_local(n).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`local`](Self::local), where what is wrong is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`InitError::Config`] unless `n` is from 1 to 64; [`InitError::Io`] if the system grants no descriptors or no
+    /// thread.
+    pub fn try_local(n: usize) -> Result<Vec<Communicator>, InitError> {
+        if !(1..=RANKS_MAX).contains(&n) {
+            return Err(InitError::Config(format!("a world has 1 to {RANKS_MAX} ranks, not {n}")));
+        }
         let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
         let hub = Hub::new(n);
         let members: Arc<[u32]> = (0..n as u32).collect();
@@ -49,9 +66,9 @@ impl Communicator {
                 let peers = (0..n).map(link).collect();
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
                 let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
-                    .expect("descriptors for a poll set and a service thread");
+                    .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
                 let facts = Facts::new(n as u32);
-                Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone())
+                Ok(Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone()))
             })
             .collect()
     }
