@@ -84,11 +84,14 @@ mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use buffer::Buffer;
-pub use communicator::{Builder, Communicator, Connect, Operation, Resources, State, blocking};
+pub use buffer::{Buffer, Lend, LendMut, Nothing};
+pub use communicator::{
+    Builder, Close, Communicator, Connect, Dup, Operation, PreparedAllReduce, Resources, Split, State, View,
+    blocking,
+};
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp};
-pub use error::{Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report};
+pub use error::{CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report};
 pub use rank::{Rank, Seq, Tag};
 
 /// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".

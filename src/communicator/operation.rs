@@ -1,5 +1,6 @@
 //! The future of every operation.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,6 @@ use crate::error::{Error, OpError};
 /// Dropping this *detaches*: the operation goes on to its end and no peer is harmed. The buffer is freed then; a
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
 #[must_use = "an operation has begun, but its result and its errors come from awaiting it"]
-#[derive(Debug)]
 pub struct Operation<B: Lend> {
     engine: Arc<Engine>,
     op: Option<Arc<Op>>,
@@ -52,6 +52,9 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Waits for the end on this thread, without a runtime.
+    ///
+    /// In async code it blocks the thread with all its tasks; where a peer is a task of the same thread, until the
+    /// deadline. Await the operation there.
     ///
     /// # Errors
     ///
@@ -84,6 +87,13 @@ impl<B: Lend> Operation<B> {
                 Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
             }
         }
+    }
+}
+
+impl<B: Lend> fmt::Debug for Operation<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = self.op.as_ref().is_none_or(|op| op.is_done());
+        f.debug_struct("Operation").field("ended", &ended).finish_non_exhaustive()
     }
 }
 

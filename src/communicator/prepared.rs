@@ -1,15 +1,14 @@
 //! A collective agreed once and run often.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use super::{Communicator, Operation};
 use crate::buffer::lend::LendMut;
 use crate::element::{Element, ReduceOp};
 use crate::engine::{CallDesc, Program, Work};
 use crate::error::Error;
-use crate::path::Collective;
 use crate::rank::Rank;
-use std::sync::Arc;
 
 /// An all_reduce whose type, count, reduction and plan are fixed: a run looks nothing up.
 ///
@@ -55,24 +54,23 @@ impl Communicator {
         count: usize,
         op: ReduceOp,
     ) -> Result<PreparedAllReduce<T>, Error> {
-        let (desc, work) =
-            self.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, None);
-        let Work::Collective(program) = work? else {
-            return Err(Error::Closed(self.name.to_string()));
-        };
-        Ok(PreparedAllReduce {
-            desc,
-            digest: desc.digest(),
-            program,
-            communicator: self.identity,
-            name: self.name.clone(),
-            rank: self.rank(),
-            element: PhantomData,
-        })
+        self.plain().prepare_all_reduce(count, op)
     }
 }
 
 impl<T: Element> PreparedAllReduce<T> {
+    pub(super) fn new(communicator: &Communicator, desc: CallDesc, program: Arc<Program>) -> Self {
+        PreparedAllReduce {
+            desc,
+            digest: desc.digest(),
+            program,
+            communicator: communicator.identity,
+            name: communicator.name.clone(),
+            rank: communicator.rank(),
+            element: PhantomData,
+        }
+    }
+
     /// Runs it: a call of the communicator like any other, and compares equal to an ordinary all_reduce of the same kind.
     ///
     /// # Errors
