@@ -17,7 +17,7 @@ fn prepare(comm: &mut Communicator) -> PreparedAllReduce<u32> {
 fn refused(prepared: &PreparedAllReduce<u32>, comm: &mut Communicator, count: usize) -> String {
     let error = prepared.run(comm, vec![1; count]).wait().unwrap_err();
     assert_eq!(error.buffer.as_ref().map(Vec::len), Some(count), "the buffer comes back");
-    let Error::InvalidArgument { operation, problem } = error.error else { panic!("{error}") };
+    let Error::InvalidArgument { operation, problem, .. } = error.error else { panic!("{error}") };
     assert_eq!(operation, "all_reduce");
     problem
 }

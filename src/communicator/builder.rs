@@ -47,10 +47,23 @@ pub struct Builder {
 }
 
 impl Communicator {
-    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it: `RANK`,
-    /// `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, `HCOMM_TOKEN`, or `HCOMM_RENDEZVOUS`.
+    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it. Set-up begins at the
+    /// call. [`Builder::from_env`] is the same with more to be set.
     ///
-    /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port.
+    /// | Variable | Meaning |
+    /// |---|---|
+    /// | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
+    /// | `LOCAL_RANK` | its number within the host (optional) |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
+    /// | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
+    /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
+    /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
+    /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
+    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+    /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
+    ///
+    /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port unless `HCOMM_ROOT_PORT` is
+    /// set.
     ///
     /// # Errors
     ///

@@ -145,8 +145,10 @@ impl Communicator {
 
     /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
     /// file: what waited for whom, what each rank was last known to do, and the counters of its links. Each rank writes
-    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. The file in
-    /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
+    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. Between processes
+    /// the file in `HCOMM_REPORT`, if it is set, is taken without this call; ranks made by [`local`](Self::local) don't
+    /// look at it. The first file that is named decides for a rank and all that is split from it: later ones are
+    /// ignored. One that can't be written is told by a `tracing` warning only.
     pub fn report_to(&self, path: impl Into<PathBuf>) {
         self.engine.report_to(path.into());
     }

@@ -14,6 +14,10 @@ use crate::error::{Error, OpError};
 
 /// An operation in flight: it has begun, and is driven whether this is polled or not.
 ///
+/// In a tokio runtime it sleeps on the runtime's IO: `enable_io()` or `enable_all()`, as `#[tokio::main]` has it. Without
+/// IO it works, and every sleep takes about a millisecond longer; if panics abort the process, it ends with tokio's
+/// message that says so, because a runtime can't be asked. Other executors do as well as one without IO.
+///
 /// Gives back the buffer that was handed in, with the result in it; for a borrowed one, nothing, with the result in the
 /// borrowed memory.
 ///
@@ -35,7 +39,8 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
-    /// operation up on all ranks; the error names who is late and gives the buffer back.
+    /// operation up on all ranks; the error names who is late and gives the buffer back. `Duration::MAX` is a limit of
+    /// many years.
     pub fn timeout(self, limit: Duration) -> Self {
         if let Some(op) = &self.op {
             self.engine.limit(op, limit);

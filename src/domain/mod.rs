@@ -85,6 +85,7 @@ pub(crate) struct PeerStreams {
 
 /// Phases of set-up, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Phase {
     /// Finding the root, proving the token, exchanging identities.
     Handshake,

@@ -131,6 +131,7 @@ impl FromStr for Algorithm {
 
 /// Whether the association of sums may depend on more than the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Order {
     /// It depends on the number of ranks only, not on the count.
     #[default]
