@@ -234,7 +234,7 @@ pub enum Error {
         /// What each rank called, as far as known.
         calls: Vec<(Rank, CallInfo)>,
     },
-    /// The operation's deadline passed.
+    /// The operation's deadline passed: this rank's, or that of the rank in the report, which gave it up for all.
     #[error("{0}")]
     Deadline(Box<Report>),
     /// A rank's process or host is gone.
@@ -436,13 +436,15 @@ pub struct LinkReport {
 }
 
 impl fmt::Display for Report {
+    /// Names who waited: a deadline ends an operation on all ranks, with the report of the one that gave it up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} {} on \"{}\": waited {:.1?} for {}",
+            "{} {} on \"{}\": rank {} waited {:.1?} for {}",
             self.operation,
             self.seq,
             self.communicator,
+            self.rank,
             self.waited,
             list_ranks(&self.late)
         )?;

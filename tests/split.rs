@@ -54,7 +54,9 @@ fn a_limit_of_its_own_names_who_is_late() {
                 _ => {
                     let split = comm.split(Some(0), 0);
                     blocking::send(&comm, zero, 1, &[1u8]).unwrap();
-                    split.wait().unwrap_err();
+                    // What it is told is rank 0's report, and says so.
+                    let told = split.wait().unwrap_err().to_string();
+                    assert!(told.contains("rank 0 waited") && told.contains("for rank 1"), "{told}");
                 }
             }
             assert_usable(&mut comm);
