@@ -60,6 +60,7 @@ impl Communicator {
     /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
     /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
     /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+    /// | `HCOMM_MEMORY` | memory beyond callers' buffers; see [`Builder::memory`] |
     /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
     ///
     /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port unless `HCOMM_ROOT_PORT` is

@@ -45,7 +45,7 @@ pub use close::Close;
 pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
-pub use rebuild::State;
+pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
 pub use split::{Dup, Split};
 
