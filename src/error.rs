@@ -357,6 +357,34 @@ pub struct Report {
     /// The links to the other ranks of the communicator. Filled in where a report is written to a file.
     #[serde(default)]
     pub links: Vec<LinkReport>,
+    /// What went wrong.
+    #[serde(default)]
+    pub kind: ReportKind,
+    /// Equal on all ranks of a world, and different for every world. Filled in where a report is written to a file, like
+    /// what follows.
+    #[serde(default)]
+    pub run: String,
+    /// When it was written: milliseconds since 1970.
+    #[serde(default)]
+    pub unix_ms: u64,
+    /// The process that wrote it.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+/// What a report is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum ReportKind {
+    /// A deadline passed.
+    #[default]
+    Deadline,
+    /// A rank is lost.
+    PeerLost,
+    /// Ranks called different things.
+    Mismatch,
+    /// A rank broke the protocol.
+    Protocol,
 }
 
 /// What a rank has told about itself.

@@ -92,7 +92,9 @@ pub use communicator::{
 };
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp};
-pub use error::{CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report};
+pub use error::{
+    CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,
+};
 pub use rank::{Rank, Seq, Tag};
 
 /// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".

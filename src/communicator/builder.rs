@@ -359,6 +359,7 @@ impl Future for Connect {
 
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
+        let run = membership.run();
         let Membership { rank, members, streams, phases, .. } = membership;
         let me = rank.index();
         let on_host = members.iter().filter(|member| member.host == members[me].host).count();
@@ -382,6 +383,7 @@ impl Communicator {
         }
         let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
         let engine = Engine::new(me, peers, labels, None, on_host, rest.memory).map_err(io)?;
+        engine.name_run(run);
         let all = (0..members.len() as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
         let facts = facts(members.len() as u32, rest.order);

@@ -1,6 +1,8 @@
 //! Ranks in one process.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use super::Communicator;
 use super::resources::memory_of_environment;
@@ -57,6 +59,7 @@ impl Communicator {
             return Err(InitError::Config(format!("a world has 1 to {RANKS_MAX} ranks, not {n}")));
         }
         let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
+        let run = run();
         let hub = Hub::new(n);
         let members: Arc<[u32]> = (0..n as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
@@ -67,9 +70,17 @@ impl Communicator {
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
                 let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
                     .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
+                engine.name_run(run.clone());
                 let facts = Facts::new(n as u32);
                 Ok(Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone()))
             })
             .collect()
     }
+}
+
+/// Different for every world of ranks in one process.
+fn run() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}-{}", std::process::id(), since.as_millis(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

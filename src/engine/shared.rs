@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     said_bye: AtomicBool,
     /// Reports are appended here, one JSON object a line.
     report_to: OnceLock<PathBuf>,
+    /// Equal on all ranks of the world; told in reports.
+    run: OnceLock<String>,
 }
 
 /// How an operation's future waits.
@@ -126,6 +128,7 @@ impl Engine {
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
             report_to: OnceLock::new(),
+            run: OnceLock::new(),
         });
         if let Some(hub) = hub {
             hub.attach(me, shared.bell());
@@ -198,6 +201,11 @@ impl Engine {
         let _ = self.shared.report_to.set(path);
     }
 
+    /// What reports call the world, on all its ranks.
+    pub(crate) fn name_run(&self, run: String) {
+        let _ = self.shared.run.set(run);
+    }
+
     /// Gives a call its own limit, from its beginning on.
     pub(crate) fn limit(&self, op: &Arc<Op>, limit: Duration) {
         op.limit(limit);
@@ -234,9 +242,13 @@ thread_local! {
 
 impl Shared {
     /// Appends one line, in one write, so that ranks of one host may share the file.
-    fn write_report(&self, report: &Report) {
+    fn write_report(&self, mut report: Report) {
         let Some(path) = self.report_to.get() else { return };
-        let written = serde_json::to_vec(report).map_err(std::io::Error::other).and_then(|mut line| {
+        report.run = self.run.get().cloned().unwrap_or_default();
+        report.pid = std::process::id();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        report.unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let written = serde_json::to_vec(&report).map_err(std::io::Error::other).and_then(|mut line| {
             line.push(b'\n');
             OpenOptions::new().create(true).append(true).open(path)?.write_all(&line)
         });
@@ -320,7 +332,7 @@ impl Shared {
         }
         drop(core);
         for report in reports {
-            self.write_report(&report);
+            self.write_report(report);
         }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
