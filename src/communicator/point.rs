@@ -14,14 +14,15 @@ impl Communicator {
     /// more, when the receiver has called [`recv`](Self::recv). Messages with the same tag arrive in the order of
     /// sending. To oneself works, too.
     ///
-    /// Small messages that nobody has asked for are kept at the receiver, up to 1 MiB per pair of processes; from then on
-    /// a send waits for its receive, so that two ranks who both send first, and much, wait for each other.
+    /// Small messages that nobody has asked for are kept at the receiver, within a bound per pair of processes (at most
+    /// 1 MiB; see [`resources`](Self::resources)); from then on a send waits for its receive, so that two ranks who both
+    /// send first, and much, wait for each other.
     ///
     /// # Errors
     ///
     /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count, for more
-    /// than 64 KiB: a smaller message has left by then, and only the receiver learns of it;
-    /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
+    /// than 64 KiB: a smaller message has left by then, and only the receiver learns of it; [`Error::InvalidArgument`]
+    /// if 65 536 messages to this rank wait for their receives.
     ///
     /// # Cancel safety
     ///
