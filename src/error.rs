@@ -1,6 +1,7 @@
 //! Errors: what went wrong, who is to blame, and what to do.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::element::{DType, ReduceOp};
@@ -12,6 +13,7 @@ use crate::rank::{Rank, Seq, Tag};
 pub enum InitError {
     /// An environment variable is missing, unreadable, or contradicts another.
     #[error("{message}; seen: {seen}")]
+    #[non_exhaustive]
     Environment {
         /// What is wrong, and what to do.
         message: String,
@@ -23,6 +25,7 @@ pub enum InitError {
     Config(String),
     /// Not everybody came before the deadline.
     #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}{}", list_ranks(.missing), clause(.refused))]
+    #[non_exhaustive]
     MissingRanks {
         /// Where the root listens.
         root: String,
@@ -37,6 +40,7 @@ pub enum InitError {
     },
     /// Two processes claim one rank.
     #[error("rank {rank} was claimed by two processes: {first} and {second}")]
+    #[non_exhaustive]
     DuplicateRank {
         /// The rank claimed twice.
         rank: Rank,
@@ -47,6 +51,7 @@ pub enum InitError {
     },
     /// Two ranks claim one device.
     #[error("ranks {first} and {second} both claim device {device} of host {host}")]
+    #[non_exhaustive]
     DuplicateDevice {
         /// Device index.
         device: u32,
@@ -59,12 +64,14 @@ pub enum InitError {
     },
     /// Processes disagree on how many there are.
     #[error("world size disagreement: {claims}")]
+    #[non_exhaustive]
     WorldSize {
         /// Which ranks claim which size.
         claims: String,
     },
     /// A fact that plans are chosen from differs between ranks.
     #[error("ranks disagree on {key}: {values}")]
+    #[non_exhaustive]
     FactsDiffer {
         /// The fact.
         key: String,
@@ -73,6 +80,7 @@ pub enum InitError {
     },
     /// The other side speaks another version.
     #[error("protocol version mismatch: this is {ours}, {peer} has {theirs}")]
+    #[non_exhaustive]
     Version {
         /// Ours.
         ours: u16,
@@ -83,6 +91,7 @@ pub enum InitError {
     },
     /// The job token was not proved.
     #[error("{peer} did not prove the job's token: {reason}")]
+    #[non_exhaustive]
     Authentication {
         /// Who.
         peer: String,
@@ -91,6 +100,7 @@ pub enum InitError {
     },
     /// Nobody answers at an address.
     #[error("rank {from} can't reach {to} at {address}: {reason}")]
+    #[non_exhaustive]
     Unreachable {
         /// Who tried.
         from: Rank,
@@ -103,6 +113,7 @@ pub enum InitError {
     },
     /// A member or the root went away during set-up.
     #[error("{who} went away during {phase}: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// Who ("the root (rank 0) at 10.0.0.1:29500").
         who: String,
@@ -113,6 +124,7 @@ pub enum InitError {
     },
     /// The machine grants too little of something.
     #[error("not enough {what}: {needed} needed, {available} available; {hint}")]
+    #[non_exhaustive]
     Limit {
         /// Of what.
         what: String,
@@ -126,6 +138,7 @@ pub enum InitError {
     /// The operating system refused. Other ranks are told in words, as [`InitError::Lost`].
     #[error("{what}: {source}")]
     #[serde(skip)]
+    #[non_exhaustive]
     Io {
         /// What was tried.
         what: String,
@@ -145,6 +158,7 @@ fn list_ranks(list: &[Rank]) -> String {
 
 /// A call, as ranks compare it: everything that must be equal on all of them.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct CallInfo {
     /// "all_reduce", "send", …
     pub operation: String,
@@ -182,11 +196,34 @@ impl fmt::Display for CallInfo {
 }
 
 /// Why an operation did not do what it was asked.
+///
+/// After [`PeerLost`](Self::PeerLost) the communicator has failed: every later call says so. After the others it can be
+/// used on, on all ranks.
+///
+/// ```
+/// use hcomm::{Communicator, Error, OpError, ReduceOp};
+///
+/// fn step(comm: &mut Communicator, gradient: Vec<f32>) -> Result<Vec<f32>, OpError<Vec<f32>>> {
+///     comm.all_reduce(gradient, ReduceOp::Avg).wait()
+/// }
+///
+/// let mut comm = Communicator::local(2).remove(0);
+/// comm.set_deadline(std::time::Duration::from_millis(50));
+/// let failed = step(&mut comm, vec![1.0; 8]).unwrap_err();
+/// match &failed.error {
+///     Error::Deadline(report) => assert_eq!(report.late[0].0, 1),
+///     Error::PeerLost { rank, .. } => assert_eq!(rank.0, 1),
+///     other => panic!("{other}"),
+/// }
+/// // The gradient comes back, with undefined contents.
+/// assert_eq!(failed.into_buffer().map(|gradient| gradient.len()), Some(8));
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Ranks called different things under the same number.
     #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", list_calls(.calls))]
+    #[non_exhaustive]
     Mismatch {
         /// What this rank called.
         operation: String,
@@ -197,11 +234,12 @@ pub enum Error {
         /// What each rank called, as far as known.
         calls: Vec<(Rank, CallInfo)>,
     },
-    /// The operation's deadline passed.
+    /// The operation's deadline passed: this rank's, or that of the rank in the report, which gave it up for all.
     #[error("{0}")]
     Deadline(Box<Report>),
     /// A rank's process or host is gone.
     #[error("{operation} {seq} on \"{communicator}\": rank {rank} ({host}) is lost: {cause}")]
+    #[non_exhaustive]
     PeerLost {
         /// What this rank was doing.
         operation: String,
@@ -218,6 +256,7 @@ pub enum Error {
     },
     /// Another rank gave the operation up.
     #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
+    #[non_exhaustive]
     Aborted {
         /// What this rank was doing.
         operation: String,
@@ -232,6 +271,7 @@ pub enum Error {
     },
     /// This rank gave the operation up.
     #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
+    #[non_exhaustive]
     Cancelled {
         /// What this rank was doing.
         operation: String,
@@ -242,6 +282,7 @@ pub enum Error {
     },
     /// An argument that can't be right, whatever the other ranks say.
     #[error("{operation}: {problem}")]
+    #[non_exhaustive]
     InvalidArgument {
         /// What was called.
         operation: String,
@@ -250,6 +291,7 @@ pub enum Error {
     },
     /// The communicator failed earlier and can't be used.
     #[error("communicator \"{communicator}\" has failed: {cause}")]
+    #[non_exhaustive]
     Failed {
         /// Its name.
         communicator: String,
@@ -261,12 +303,22 @@ pub enum Error {
     Closed(String),
     /// A peer broke the protocol.
     #[error("rank {rank} broke the protocol: {problem}")]
+    #[non_exhaustive]
     Protocol {
         /// Who.
         rank: Rank,
         /// How.
         problem: String,
     },
+    /// A communicator could not be made: for callers who join and call in one function.
+    #[error(transparent)]
+    Init(Arc<InitError>),
+}
+
+impl From<InitError> for Error {
+    fn from(error: InitError) -> Self {
+        Error::Init(Arc::new(error))
+    }
 }
 
 fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
@@ -305,6 +357,34 @@ pub struct Report {
     /// The links to the other ranks of the communicator. Filled in where a report is written to a file.
     #[serde(default)]
     pub links: Vec<LinkReport>,
+    /// What went wrong.
+    #[serde(default)]
+    pub kind: ReportKind,
+    /// Equal on all ranks of a world, and different for every world. Filled in where a report is written to a file, like
+    /// what follows.
+    #[serde(default)]
+    pub run: String,
+    /// When it was written: milliseconds since 1970.
+    #[serde(default)]
+    pub unix_ms: u64,
+    /// The process that wrote it.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+/// What a report is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum ReportKind {
+    /// A deadline passed.
+    #[default]
+    Deadline,
+    /// A rank is lost.
+    PeerLost,
+    /// Ranks called different things.
+    Mismatch,
+    /// A rank broke the protocol.
+    Protocol,
 }
 
 /// What a rank has told about itself.
@@ -384,13 +464,15 @@ pub struct LinkReport {
 }
 
 impl fmt::Display for Report {
+    /// Names who waited: a deadline ends an operation on all ranks, with the report of the one that gave it up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} {} on \"{}\": waited {:.1?} for {}",
+            "{} {} on \"{}\": rank {} waited {:.1?} for {}",
             self.operation,
             self.seq,
             self.communicator,
+            self.rank,
             self.waited,
             list_ranks(&self.late)
         )?;
@@ -405,10 +487,15 @@ impl fmt::Display for Report {
 }
 
 /// An operation's error, with the buffer that was handed in, if it could be given back safely.
+///
+/// `?` takes it into an [`Error`], or into a `Box<dyn Error>` and the like: there the [`Error`] is its
+/// [source](std::error::Error::source), whatever the buffer's type, and can be downcast to.
 #[derive(thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct OpError<B> {
     /// What went wrong.
+    #[source]
     pub error: Error,
     /// The buffer; its contents are undefined. `None` while a peer might still touch it.
     pub buffer: Option<B>,
@@ -425,5 +512,65 @@ impl<B> fmt::Debug for OpError<B> {
 impl<B> From<OpError<B>> for Error {
     fn from(error: OpError<B>) -> Self {
         error.error
+    }
+}
+
+impl<B> OpError<B> {
+    /// The buffer that was handed in; its contents are undefined.
+    pub fn into_buffer(self) -> Option<B> {
+        self.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_found_whatever_the_buffer_is() {
+        let error = Error::Closed("world".into());
+        let boxed: Box<dyn std::error::Error> = Box::new(OpError { error, buffer: Some(vec![1u8]) });
+        let found = boxed.source().and_then(|source| source.downcast_ref::<Error>());
+        assert!(matches!(found, Some(Error::Closed(_))));
+        assert!(matches!(Error::from(InitError::Config("no".into())), Error::Init(_)));
+    }
+
+    /// What is public is sent by position: a variant or field that moves needs another protocol version.
+    #[test]
+    fn what_travels_is_encoded_as_before() {
+        let call = CallInfo {
+            operation: "x".into(),
+            dtype: DType::F32,
+            count: 300,
+            op: Some(ReduceOp::Max),
+            root: Some(Rank(1)),
+            tag: None,
+            algorithm: "y".into(),
+        };
+        let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y'];
+        assert_eq!(postcard::to_stdvec(&call).unwrap(), pinned);
+        let dtypes = DType::ALL.map(|dtype| postcard::to_stdvec(&dtype).unwrap()[0]);
+        assert!(dtypes.into_iter().eq(0..dtypes.len() as u8));
+        let reductions = ReduceOp::ALL.map(|op| postcard::to_stdvec(&op).unwrap()[0]);
+        assert!(reductions.into_iter().eq(0..reductions.len() as u8));
+        let init = [
+            (0, InitError::Environment { message: String::new(), seen: String::new() }),
+            (1, InitError::Config(String::new())),
+            (5, InitError::WorldSize { claims: String::new() }),
+            (7, InitError::Version { ours: 1, theirs: 2, peer: String::new() }),
+            (
+                9,
+                InitError::Unreachable {
+                    from: Rank(0),
+                    to: String::new(),
+                    address: String::new(),
+                    reason: String::new(),
+                },
+            ),
+            (11, InitError::Limit { what: String::new(), needed: 1, available: 0, hint: String::new() }),
+        ];
+        for (number, error) in init {
+            assert_eq!(postcard::to_stdvec(&error).unwrap()[0], number, "{error:?}");
+        }
     }
 }

@@ -57,16 +57,17 @@
 //!   or called something else: on all ranks, with the last known state of each.
 //! - **Same bits.** All ranks get identical results, the same from run to run. How sums are associated depends on the
 //!   number of ranks and not on the count, unless [`path::Order::Any`] allows it; [`Communicator::explain`] says more.
-//! - **No thread is needed to wait**, but one that is there can: [`Operation::wait`] and [`blocking`] need no runtime.
+//! - **No thread is needed to wait**; tokio runtimes need IO (`enable_io`), which `#[tokio::main]` has. But one that is there can: [`Operation::wait`] and [`blocking`] need no runtime.
 //!
 //! # Algorithms
 //!
 //! What moves, from whom to whom, is a [`path::Plan`]: data, written by a function, and proved before it runs, by playing
-//! all ranks together. [`path`] has the built-in ones, the builder for others, and the proof.
+//! all ranks together. [`path`] has the built-in ones, the builder for others, and the proof; [`Communicator::with_plan`] runs
+//! what was proved.
 //!
 //! # Features
 //!
-//! `cli`: the command `hcomm` (`run`, `bench`). The library is the same with and without it.
+//! `cli`: the command `hcomm` (`run`, `bench`, `plan`, `why`). The library is the same with and without it.
 //!
 //! `testing`: the module `testing`, ranks on a simulated network for tests of your own. For dev-dependencies.
 
@@ -84,11 +85,16 @@ mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use buffer::Buffer;
-pub use communicator::{Builder, Communicator, Connect, Operation, Resources, State, blocking};
+pub use buffer::{Buffer, Lend, LendMut, Nothing};
+pub use communicator::{
+    Builder, Close, Communicator, Connect, Dup, Operation, PreparedAllReduce, Rebuild, Resources, Split,
+    State, View, blocking,
+};
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp};
-pub use error::{Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report};
+pub use error::{
+    CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,
+};
 pub use rank::{Rank, Seq, Tag};
 
 /// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".

@@ -56,9 +56,3 @@ impl fmt::Display for Seq {
         write!(f, "#{}", self.0)
     }
 }
-
-/// What a communicator is called on the wire; equal on all its members.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-pub struct Channel(pub u64);

@@ -157,7 +157,7 @@ fn a_dropped_collective_goes_on() {
                 assert!(part[count..].iter().all(|value| *value == 4));
             },
         );
-        drop_collective(link, |comm, _| comm.barrier(), |comm, _| drop(comm.barrier().wait().unwrap()));
+        drop_collective(link, |comm, _| comm.barrier(), |comm, _| comm.barrier().wait().unwrap());
         drop_collective(
             link,
             |comm, count| {

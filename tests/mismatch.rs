@@ -110,7 +110,12 @@ fn operations_and_algorithms_that_differ() {
             |comm| sum::<f32>(comm, 120_000, ReduceOp::Sum),
         ),
         (
-            |comm| comm.barrier().wait().map(drop).map_err(Error::from),
+            |comm| comm.split(Some(1), 0).wait().map(drop),
+            |comm| comm.all_gather(vec![1i64; 3 * comm.size()]).wait().map(drop).map_err(Error::from),
+        ),
+        (|comm| comm.dup().wait().map(drop), |comm| comm.split(Some(0), 0).wait().map(drop)),
+        (
+            |comm| comm.barrier().wait().map_err(Error::from),
             |comm| comm.all_reduce(vec![0u8], ReduceOp::Max).wait().map(drop).map_err(Error::from),
         ),
         (
@@ -250,8 +255,7 @@ fn a_late_caller_sees_the_contradiction_of_the_others() {
 fn a_contradiction_stays_in_its_communicator() {
     for link in LINKS {
         world(link, 3, move |mut comm| {
-            let split = comm.dup();
-            let mut child = futures_executor(split).unwrap();
+            let mut child = comm.dup().wait().unwrap();
             let me = comm.rank().0 as usize;
             for round in 0..5u64 {
                 let parent = comm.all_reduce(vec![1u64; 70_000], ReduceOp::Sum);
@@ -264,8 +268,4 @@ fn a_contradiction_stays_in_its_communicator() {
             assert_usable(&mut child);
         });
     }
-}
-
-fn futures_executor<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

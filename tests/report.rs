@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::processes::{Processes, Role, say};
 use common::{assert_usable, meeting_place};
-use hcomm::{Communicator, LinkKind, LinkState, Rank, ReduceOp, Report, Seq};
+use hcomm::{Communicator, LinkKind, LinkState, Rank, ReduceOp, Report, ReportKind, Seq};
 use rustix::process::Signal;
 
 /// What a process of a world does, told by the environment; nothing in the test run itself: each receives from the next,
@@ -45,6 +45,9 @@ fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
     let mut reports: Vec<Report> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     reports.sort_by_key(|report| report.rank);
     assert_eq!(reports.len(), 2, "{text}");
+    assert!(!reports[0].run.is_empty() && reports[0].run == reports[1].run, "{text}");
+    assert!(reports[0].pid != reports[1].pid && reports.iter().all(|report| report.unix_ms > 0), "{text}");
+    assert!(reports.iter().all(|report| report.kind == ReportKind::PeerLost), "{text}");
     let mut down = false;
     for (report, me) in reports.iter().zip(0u32..) {
         assert_eq!((report.rank, &report.late[..]), (Rank(me), &[Rank(2)][..]), "{report:?}");

@@ -14,8 +14,9 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy, `&[T]` by
-/// one staged copy, as large as the slice.
+/// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy; `&[T]`,
+/// `&[T; N]`, `&Vec<T>` and `&Buffer<T>` by one staged copy, as large as the
+/// original.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent",
     label = "not a buffer of elements",
@@ -33,7 +34,10 @@ pub trait Lend: Sealed + Sized {
 }
 
 /// Something that an operation can write its result into: `Vec<T>`, `Box<[T]>` and [`Buffer<T>`] by value without a
-/// copy, `&mut [T]`, `&mut Vec<T>` and `&mut [T; N]` by one staged copy, as large as the slice.
+/// copy; `&mut [T]`, `&mut [T; N]`, `&mut Vec<T>` and `&mut Buffer<T>` by one staged copy, as large as
+/// the original.
+///
+/// A `slice: &mut [T]` is moved like any value: to hand in the same one again, write `&mut *slice`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't receive a result",
     label = "not a writable buffer of elements",
@@ -139,6 +143,36 @@ impl<T: Element> Lend for &[T] {
     }
 }
 
+impl<T: Element> Sealed for &Vec<T> {}
+impl<T: Element> Lend for &Vec<T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        self.as_slice().lend(staging)
+    }
+}
+
+impl<T: Element, const N: usize> Sealed for &[T; N] {}
+impl<T: Element, const N: usize> Lend for &[T; N] {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        self.as_slice().lend(staging)
+    }
+}
+
+impl<T: Element> Sealed for &Buffer<T> {}
+impl<T: Element> Lend for &Buffer<T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        (**self).lend(staging)
+    }
+}
+
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Read;
@@ -146,6 +180,26 @@ impl Guard for Read {
     type Returned = ();
     fn give_back(self, _: Lent) {}
     fn give_up(self, _: Lent) {}
+}
+
+/// What a barrier hands in: no data of the caller's.
+#[derive(Debug)]
+pub struct Nothing(());
+
+impl Nothing {
+    pub(crate) const fn new() -> Self {
+        Nothing(())
+    }
+}
+
+impl Sealed for Nothing {}
+impl Lend for Nothing {
+    type Element = u8;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        (stage(&[0u8], staging), Read)
+    }
 }
 
 impl<T: Element> Sealed for &mut [T] {}
@@ -180,6 +234,18 @@ impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
     }
 }
 impl<T: Element, const N: usize> LendMut for &mut [T; N] {}
+
+impl<T: Element> Sealed for &mut Buffer<T> {}
+impl<'a, T: Element> Lend for &'a mut Buffer<T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Write<'a, T>;
+    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+        let elements: &mut [T] = self;
+        elements.lend(staging)
+    }
+}
+impl<T: Element> LendMut for &mut Buffer<T> {}
 
 /// A slice whose owner blocks until the operation is over: no copy is needed. Only ever waited for, never polled, so
 /// that it can't be forgotten half way.

@@ -12,5 +12,5 @@ pub(crate) mod parts;
 pub(crate) mod pool;
 pub(crate) mod raw;
 
-pub use lend::{Lend, LendMut};
+pub use lend::{Lend, LendMut, Nothing};
 pub use owned::Buffer;

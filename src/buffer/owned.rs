@@ -17,14 +17,15 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// A fixed-length vector of elements in aligned memory, in huge pages where it is large.
 ///
-/// Hand it to operations by value; they give it back.
+/// Hand it to operations by value; they give it back. From 2 MiB on it is aligned to 2 MiB and takes its pages at once.
 ///
 /// ```
 /// let mut buffer = hcomm::Buffer::<f32>::zeroed(1024);
 /// buffer[0] = 1.0;
 /// assert_eq!(buffer.len(), 1024);
+/// assert_eq!(hcomm::Buffer::from([1, 2, 3]), (1..4).collect());
 /// ```
-#[must_use = "a buffer holds the result"]
+#[must_use = "a buffer is made to be used"]
 pub struct Buffer<T: Element> {
     memory: Memory,
     len: usize,
@@ -33,6 +34,10 @@ pub struct Buffer<T: Element> {
 
 impl<T: Element> Buffer<T> {
     /// `len` elements, all zero.
+    ///
+    /// # Panics
+    ///
+    /// If so many bytes can't be addressed. Memory that the system refuses ends the process, as it does for a `Vec`.
     pub fn zeroed(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("a buffer's size fits into memory");
         Buffer { memory: Memory::zeroed(bytes), len, element: PhantomData }
@@ -84,6 +89,59 @@ impl<T: Element> fmt::Debug for Buffer<T> {
 impl<T: Element> From<&[T]> for Buffer<T> {
     fn from(elements: &[T]) -> Self {
         Self::copy_of(elements)
+    }
+}
+
+impl<T: Element> From<Vec<T>> for Buffer<T> {
+    /// Copies: a vector's memory is aligned otherwise.
+    fn from(elements: Vec<T>) -> Self {
+        Self::copy_of(&elements)
+    }
+}
+
+impl<T: Element, const N: usize> From<[T; N]> for Buffer<T> {
+    fn from(elements: [T; N]) -> Self {
+        Self::copy_of(&elements)
+    }
+}
+
+impl<T: Element> FromIterator<T> for Buffer<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
+        Self::from(Vec::from_iter(elements))
+    }
+}
+
+impl<T: Element> Default for Buffer<T> {
+    /// Without elements.
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
+impl<T: Element> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        Self::copy_of(self)
+    }
+}
+
+impl<T: Element + PartialEq> PartialEq for Buffer<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Element> AsRef<[T]> for Buffer<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<'a, T: Element> IntoIterator for &'a Buffer<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

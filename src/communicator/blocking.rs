@@ -1,5 +1,8 @@
 //! Collectives and messages on a thread that waits: `&mut [T]` is lent without a copy.
 //!
+//! [`send`] alone copies its slice first. What else is awaited has a `wait` of its own: [`Operation::wait`](super::Operation::wait), and that
+//! of the others.
+//!
 //! Sound because a call does not return before the operation has let go of the memory, whatever happens. No runtime is
 //! needed; do not call these on a thread that a runtime needs.
 //!
@@ -106,4 +109,35 @@ pub fn recv<T: Element>(
     buffer: &mut [T],
 ) -> Result<(), Error> {
     Ok(communicator.recv(from, tag, Blocked(buffer)).wait()?)
+}
+
+/// See [`Communicator::split`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn split(
+    communicator: &mut Communicator,
+    color: Option<u32>,
+    key: i64,
+) -> Result<Option<Communicator>, Error> {
+    communicator.split(color, key).wait()
+}
+
+/// See [`Communicator::dup`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn dup(communicator: &mut Communicator) -> Result<Communicator, Error> {
+    communicator.dup().wait()
+}
+
+/// See [`Communicator::close`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn close(communicator: Communicator) -> Result<(), Error> {
+    communicator.close().wait()
 }

@@ -16,6 +16,7 @@ use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
+use crate::path::verify::RANKS_MAX;
 use crate::path::{Facts, Order, PlanCache};
 use crate::rank::Rank;
 
@@ -36,16 +37,34 @@ use crate::rank::Rank;
 #[must_use = "settings do nothing before connect()"]
 pub struct Builder {
     config: JoinConfig,
+    /// What has no default: a rank that leaves one out would be alone.
+    rank: Option<Rank>,
+    world: Option<u32>,
+    rendezvous: Option<Rendezvous>,
     order: Order,
     operation_deadline: Option<Duration>,
     memory: Option<usize>,
 }
 
 impl Communicator {
-    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it: `RANK`,
-    /// `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, `HCOMM_TOKEN`, or `HCOMM_RENDEZVOUS`.
+    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it. Set-up begins at the
+    /// call. [`Builder::from_env`] is the same with more to be set.
     ///
-    /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port.
+    /// | Variable | Meaning |
+    /// |---|---|
+    /// | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
+    /// | `LOCAL_RANK` | its number within the host (optional) |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
+    /// | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
+    /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
+    /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
+    /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
+    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+    /// | `HCOMM_MEMORY` | memory beyond callers' buffers; see [`Builder::memory`] |
+    /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
+    ///
+    /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port unless `HCOMM_ROOT_PORT` is
+    /// set.
     ///
     /// # Errors
     ///
@@ -71,38 +90,68 @@ impl Communicator {
     }
 
     /// Settings for a world of processes: at least [`rank`](Builder::rank), [`world`](Builder::world) and
-    /// [`root`](Builder::root) or [`file`](Builder::file).
+    /// [`root`](Builder::root) or [`file`](Builder::file); without one of them, joining fails. A world of one needs no
+    /// meeting place.
     pub fn builder() -> Builder {
-        Builder::from_config(JoinConfig::default())
+        Builder {
+            config: JoinConfig::default(),
+            rank: None,
+            world: None,
+            rendezvous: None,
+            order: Order::Fixed,
+            operation_deadline: None,
+            memory: None,
+        }
     }
 }
 
 impl Builder {
     fn from_config(config: JoinConfig) -> Self {
-        Builder { config, order: Order::Fixed, operation_deadline: None, memory: None }
+        let mut builder = Communicator::builder();
+        builder.rank = Some(config.rank);
+        builder.world = Some(config.world);
+        builder.rendezvous = Some(config.rendezvous.clone());
+        builder.config = config;
+        builder
     }
 
-    /// Which rank this process is.
+    /// The settings that the environment describes, for more to be set: see [`Communicator::from_env`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::from_env`], for what the variables say.
+    ///
+    /// ```no_run
+    /// # fn connect() -> Result<(), hcomm::InitError> {
+    /// use hcomm::Builder;
+    /// let comm = Builder::from_env()?.name("training").connect_blocking()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn from_env() -> Result<Builder, InitError> {
+        from_env().map(Builder::from_config)
+    }
+
+    /// Which rank this process is: from 0 to one less than [`world`](Self::world). Must be set.
     pub fn rank(mut self, rank: u32) -> Self {
-        self.config.rank = Rank(rank);
+        self.rank = Some(Rank(rank));
         self
     }
 
-    /// How many processes there are; equal on all.
+    /// How many processes there are, from 1 to 64; equal on all. Must be set.
     pub fn world(mut self, ranks: u32) -> Self {
-        self.config.world = ranks;
+        self.world = Some(ranks);
         self
     }
 
     /// Where rank 0 listens, as `host:port`; equal on all.
     pub fn root(mut self, address: impl Into<String>) -> Self {
-        self.config.rendezvous = Rendezvous::Root { address: address.into() };
+        self.rendezvous = Some(Rendezvous::Root { address: address.into() });
         self
     }
 
     /// A file that all can read and rank 0 can write, through which rank 0 tells its address; equal on all.
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.config.rendezvous = Rendezvous::File { path: path.into() };
+        self.rendezvous = Some(Rendezvous::File { path: path.into() });
         self
     }
 
@@ -131,7 +180,7 @@ impl Builder {
         self
     }
 
-    /// The device that this rank uses. Two ranks of one host that name the same are an error.
+    /// The device that this rank uses. It is compared only: two ranks of one host that name the same are an error.
     pub fn device(mut self, device: u32) -> Self {
         self.config.device = Some(device);
         self
@@ -143,7 +192,8 @@ impl Builder {
         self
     }
 
-    /// Whether the order of sums may depend on more than world and operation; equal on all.
+    /// Whether the order of sums may depend on more than world and operation; equal on all. [`Order::Any`] allows faster
+    /// plans for large vectors on many ranks, and a sum's bits then depend on its place and the count.
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
@@ -174,7 +224,7 @@ impl Builder {
         self
     }
 
-    /// Joins. All ranks call it.
+    /// Joins. All ranks call it. Set-up begins at the call, on a thread of its own, not when the future is first polled.
     ///
     /// # Errors
     ///
@@ -202,6 +252,7 @@ impl Builder {
 
     /// Adds what must be equal, for the root to compare: what plans are chosen from, and how much a peer may send ahead.
     fn finish(mut self) -> Result<(JoinConfig, Rest), InitError> {
+        self.complete()?;
         let limit = match self.memory {
             Some(bytes) => bytes,
             None => memory_of_environment_checked()?.unwrap_or(MEMORY),
@@ -224,6 +275,35 @@ impl Builder {
         let rest =
             Rest { name, order: self.order, deadline: self.operation_deadline, memory: Memory { limit } };
         Ok((self.config, rest))
+    }
+
+    /// Takes over what has no default.
+    fn complete(&mut self) -> Result<(), InitError> {
+        let alone = self.world == Some(1);
+        let missing: Vec<&str> = [
+            (self.rank.is_none(), "the rank: call .rank(r)"),
+            (self.world.is_none(), "the number of ranks: call .world(n)"),
+            (
+                self.rendezvous.is_none() && !alone,
+                "the meeting place: call .root(\"host:port\") with rank 0's address, or .file(path) on a shared file system",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(missing, what)| missing.then_some(what))
+        .collect();
+        if !missing.is_empty() {
+            return Err(InitError::Config(format!("not set: {}", missing.join("; "))));
+        }
+        self.config.rank = self.rank.unwrap_or_default();
+        self.config.world = self.world.unwrap_or_default();
+        if let Some(rendezvous) = self.rendezvous.take() {
+            self.config.rendezvous = rendezvous;
+        }
+        if !(1..=RANKS_MAX).contains(&(self.config.world as usize)) {
+            let problem = format!("a world has 1 to {RANKS_MAX} ranks, not {}", self.config.world);
+            return Err(InitError::Config(problem));
+        }
+        Ok(())
     }
 }
 
@@ -279,6 +359,7 @@ impl Future for Connect {
 
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
+        let run = membership.run();
         let Membership { rank, members, streams, phases, .. } = membership;
         let me = rank.index();
         let on_host = members.iter().filter(|member| member.host == members[me].host).count();
@@ -302,6 +383,7 @@ impl Communicator {
         }
         let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
         let engine = Engine::new(me, peers, labels, None, on_host, rest.memory).map_err(io)?;
+        engine.name_run(run);
         let all = (0..members.len() as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
         let facts = facts(members.len() as u32, rest.order);
@@ -314,5 +396,50 @@ impl Communicator {
             comm.set_deadline(deadline);
         }
         Ok(comm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(builder: Builder) -> String {
+        let awaited = futures_util::FutureExt::now_or_never(builder.clone().connect());
+        let error = builder.connect_blocking().unwrap_err();
+        let Some(Err(same)) = awaited else { panic!("connect() did not refuse at once") };
+        assert_eq!(error.to_string(), same.to_string());
+        assert!(matches!(error, InitError::Config(_)), "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn what_has_no_default_must_be_set() {
+        let builder = Communicator::builder;
+        let cases = [
+            (builder(), &[".rank(r)", ".world(n)", ".root("][..]),
+            (builder().rank(0).root("127.0.0.1:29999"), &[".world(n)"]),
+            (builder().world(2).root("127.0.0.1:29999"), &[".rank(r)"]),
+            (builder().rank(1).world(2), &[".root(", ".file("]),
+            (builder().world(1), &[".rank(r)"]),
+        ];
+        for (builder, calls) in cases {
+            let said = refused(builder);
+            for call in [".rank(r)", ".world(n)", ".root("] {
+                assert_eq!(said.contains(call), calls.contains(&call), "{said}");
+            }
+        }
+        let alone = builder().rank(0).world(1).connect_blocking().unwrap();
+        assert_eq!(alone.size(), 1);
+    }
+
+    #[test]
+    fn worlds_are_as_large_as_plans_can_be() {
+        for ranks in [0, 65] {
+            let said = refused(Communicator::builder().rank(0).world(ranks).root("127.0.0.1:29999"));
+            assert!(said.contains("1 to 64 ranks"), "{said}");
+            assert!(
+                Communicator::try_local(ranks as usize).unwrap_err().to_string().contains("1 to 64 ranks")
+            );
+        }
     }
 }

@@ -1,28 +1,84 @@
 //! Collectives: what all ranks call together.
 
-use super::{Communicator, Operation};
-use crate::buffer::lend::{Lend, LendMut};
+use std::sync::{Arc, PoisonError};
+
+use super::{Communicator, Operation, PreparedAllReduce};
+use crate::buffer::lend::{Lend, LendMut, Nothing};
 use crate::element::{DType, Element, ReduceOp};
-use crate::engine::{CallDesc, Work};
+use crate::engine::{CallDesc, Program, Work};
 use crate::error::Error;
-use crate::path::{Algorithm, Collective, Explanation, choose};
+use crate::path::{Algorithm, Collective, Explanation, VerifiedPlan, choose};
 use crate::rank::Rank;
+
+/// Programs kept per communicator: as many as there are algorithms, some roots, and some of the caller's own.
+const PROGRAMS_MAX: usize = 32;
 
 /// A communicator with options for one call: `comm.using(Algorithm::Ring).all_reduce(…)`.
 #[derive(Debug)]
+#[must_use = "options do nothing without a call"]
 pub struct View<'a> {
     communicator: &'a mut Communicator,
-    algorithm: Option<Algorithm>,
+    way: Way,
+}
+
+/// Where the plan of a call comes from.
+#[derive(Clone, Debug)]
+enum Way {
+    Chosen,
+    Algorithm(Algorithm),
+    Plan(Arc<VerifiedPlan>),
 }
 
 impl Communicator {
     /// Options for one call: this algorithm instead of the one that would be chosen. All ranks must ask for the same.
     pub fn using(&mut self, algorithm: Algorithm) -> View<'_> {
-        View { communicator: self, algorithm: Some(algorithm) }
+        View { communicator: self, way: Way::Algorithm(algorithm) }
     }
 
-    fn plain(&mut self) -> View<'_> {
-        View { communicator: self, algorithm: None }
+    /// Options for one call: this plan, of the caller's own making, for the collective and the number of ranks that it
+    /// was made for. All ranks must give an equal one: its [fingerprint](VerifiedPlan::fingerprint) is compared as the
+    /// rest of the call is. Give the same `Arc` again and again; what a plan needs is looked up once for each.
+    ///
+    /// ```
+    /// use std::sync::{Arc, PoisonError};
+    ///
+    /// use hcomm::path::{self, After, Collective, Operand, Plan, PlanBuilder, Post, Range, Space};
+    /// use hcomm::{Communicator, Rank, ReduceOp};
+    ///
+    /// /// All send to rank 0, which sums in rank order and sends the result to all.
+    /// fn star(ranks: u32) -> Plan {
+    ///     let all = Range::new(Space::Output, 0, 1);
+    ///     let mut plan = PlanBuilder::new(Collective::AllReduce, "star", ranks, 1, 1);
+    ///     let sent: Vec<_> = (1..ranks).map(|rank| plan.send(Rank(rank), Rank(0), all, &[])).collect();
+    ///     let mut operands = vec![Operand::Local(all)];
+    ///     operands.extend(sent.iter().map(|sent| Operand::Message(sent.message)));
+    ///     let sum = plan.reduce(Rank(0), all, &operands, Post::Finish, &[]);
+    ///     for (rank, sent) in (1..ranks).zip(sent) {
+    ///         let back = plan.send(Rank(0), Rank(rank), all, &[After::Stream(sum)]);
+    ///         plan.place(back.message, all, &[After::Stream(sent.step)]);
+    ///     }
+    ///     plan.build()
+    /// }
+    ///
+    /// // Proved here, for all ranks together; a plan that could hang, race or forget a rank is refused.
+    /// let plan = Arc::new(path::verify(star(3)).unwrap());
+    /// let threads: Vec<_> = Communicator::local(3).into_iter().map(|mut comm| {
+    ///     let plan = plan.clone();
+    ///     std::thread::spawn(move || {
+    ///         let rank = comm.rank().0 as f32;
+    ///         comm.with_plan(&plan).all_reduce(vec![rank, 10.0], ReduceOp::Sum).wait().unwrap()
+    ///     })
+    /// }).collect();
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().unwrap(), [3.0, 30.0]);
+    /// }
+    /// ```
+    pub fn with_plan(&mut self, plan: &Arc<VerifiedPlan>) -> View<'_> {
+        View { communicator: self, way: Way::Plan(plan.clone()) }
+    }
+
+    pub(super) fn plain(&mut self) -> View<'_> {
+        View { communicator: self, way: Way::Chosen }
     }
 
     /// Which algorithm a call would use, why, what it costs, and which guarantee of equal bits holds.
@@ -39,8 +95,9 @@ impl Communicator {
         dtype: DType,
     ) -> Result<Explanation, Error> {
         let bytes = count as u64 * dtype.size() as u64;
-        let choice = choose(&self.facts, collective, bytes, None).map_err(unsupported)?;
-        let program = self.program(choice.algorithm, collective)?;
+        let choice =
+            choose(&self.facts, collective, bytes, None).map_err(|error| refused("explain", &error))?;
+        let program = self.program("explain", choice.algorithm, collective)?;
         Ok(Explanation::new(choice, &program.plan, count, dtype.size()))
     }
 
@@ -49,9 +106,12 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`all_reduce`](Self::all_reduce).
-    pub fn barrier(&mut self) -> Operation<Vec<u8>> {
-        let view = View { communicator: self, algorithm: None };
-        view.collective("barrier", Collective::AllReduce, Some(ReduceOp::Max), vec![0u8])
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    pub fn barrier(&mut self) -> Operation<Nothing> {
+        self.plain().barrier()
     }
 
     /// Combines the vectors of all ranks, element by element; all ranks get the result, with equal bits.
@@ -91,6 +151,10 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
     pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: Rank) -> Operation<B> {
         self.plain().broadcast(buffer, root)
     }
@@ -103,6 +167,10 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`all_reduce`](Self::all_reduce); [`Error::InvalidArgument`] if the length is no multiple of the size.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
     pub fn all_gather<B: LendMut>(&mut self, buffer: B) -> Operation<B> {
         self.plain().all_gather(buffer)
     }
@@ -115,12 +183,21 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`all_gather`](Self::all_gather).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
     pub fn reduce_scatter<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.plain().reduce_scatter(buffer, op)
     }
 }
 
 impl View<'_> {
+    /// See [`Communicator::barrier`].
+    pub fn barrier(self) -> Operation<Nothing> {
+        self.collective("barrier", Collective::AllReduce, Some(ReduceOp::Max), Nothing::new())
+    }
+
     /// See [`Communicator::all_reduce`].
     pub fn all_reduce<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.collective("all_reduce", Collective::AllReduce, Some(op), buffer)
@@ -141,35 +218,51 @@ impl View<'_> {
         self.collective("reduce_scatter", Collective::ReduceScatter, Some(op), buffer)
     }
 
-    fn collective<B: Lend>(
+    pub(super) fn collective<B: Lend>(
         self,
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        let View { communicator, algorithm } = self;
+        let View { communicator, way } = self;
         let seq = communicator.next;
         communicator.next += 1;
         let (lent, guard) = buffer.lend(&communicator.staging);
         let count = lent.0.raw().len() / size_of::<B::Element>();
         let dtype = B::Element::DTYPE;
-        let (desc, work) = communicator.describe(operation, collective, op, count, dtype, algorithm);
-        communicator.submit_lent(seq, desc, work, lent, guard)
+        let (desc, program) = communicator.describe(operation, collective, op, count, dtype, &way);
+        communicator.submit_lent(seq, desc, program.map(Work::Collective), lent, guard)
+    }
+
+    /// See [`Communicator::prepare_all_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_all_reduce<T: Element>(
+        self,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<PreparedAllReduce<T>, Error> {
+        let View { communicator, way } = self;
+        let (desc, program) =
+            communicator.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, &way);
+        Ok(PreparedAllReduce::new(communicator, desc, program?))
     }
 }
 
 impl Communicator {
     /// What is called, in the terms in which ranks compare it, and the program that does it.
-    pub(super) fn describe(
+    fn describe(
         &mut self,
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
         count: usize,
         dtype: DType,
-        algorithm: Option<Algorithm>,
-    ) -> (CallDesc, Result<Work, Error>) {
+        way: &Way,
+    ) -> (CallDesc, Result<Arc<Program>, Error>) {
         let mut desc = CallDesc {
             operation,
             dtype,
@@ -180,22 +273,16 @@ impl Communicator {
             algorithm: "",
             fingerprint: 0,
         };
-        let program = self.plan(operation, collective, count, dtype, algorithm);
+        let program = self.plan(&desc, collective, way);
         if let Ok(program) = &program {
             desc.algorithm = program.plan.algorithm;
             desc.fingerprint = program.plan.fingerprint();
         }
-        (desc, program.map(Work::Collective))
+        (desc, program)
     }
 
-    fn plan(
-        &mut self,
-        operation: &'static str,
-        collective: Collective,
-        count: usize,
-        dtype: DType,
-        algorithm: Option<Algorithm>,
-    ) -> Result<std::sync::Arc<crate::engine::Program>, Error> {
+    fn plan(&mut self, desc: &CallDesc, collective: Collective, way: &Way) -> Result<Arc<Program>, Error> {
+        let CallDesc { operation, count, dtype, .. } = *desc;
         let ranks = self.size();
         let parts = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
         if parts && !count.is_multiple_of(ranks) {
@@ -203,12 +290,85 @@ impl Communicator {
                 format!("a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank");
             return Err(Error::InvalidArgument { operation: operation.into(), problem });
         }
+        let forced = match way {
+            Way::Plan(plan) => return self.own_program(operation, collective, plan),
+            Way::Algorithm(algorithm) => Some(*algorithm),
+            Way::Chosen => None,
+        };
         let bytes = count as u64 * dtype.size() as u64;
-        let choice = choose(&self.facts, collective, bytes, algorithm).map_err(unsupported)?;
-        self.program(choice.algorithm, collective)
+        let choice =
+            choose(&self.facts, collective, bytes, forced).map_err(|error| refused(operation, &error))?;
+        self.program(operation, choice.algorithm, collective)
+    }
+
+    /// The program of an algorithm for this rank, from the cache.
+    fn program(
+        &mut self,
+        operation: &str,
+        algorithm: Algorithm,
+        collective: Collective,
+    ) -> Result<Arc<Program>, Error> {
+        let known = self.programs.iter().find(|known| known.is_of(algorithm, collective));
+        if let Some(known) = known {
+            return Ok(known.program.clone());
+        }
+        let plan = {
+            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+            plans.get(algorithm, collective, self.members.len() as u32)
+        };
+        let plan = plan.map_err(|error| refused(operation, &error))?;
+        Ok(self.keep_program(Some((algorithm, collective)), plan))
+    }
+
+    /// The program of a caller's plan for this rank.
+    fn own_program(
+        &mut self,
+        operation: &str,
+        collective: Collective,
+        plan: &Arc<VerifiedPlan>,
+    ) -> Result<Arc<Program>, Error> {
+        if plan.collective != collective || plan.ranks.len() != self.size() {
+            let problem = format!(
+                "the plan \"{}\" is for {} on {} ranks, the call is {collective} on \"{}\" of {}",
+                plan.algorithm,
+                plan.collective,
+                plan.ranks.len(),
+                self.name,
+                self.size()
+            );
+            return Err(Error::InvalidArgument { operation: operation.into(), problem });
+        }
+        let known = self.programs.iter().find(|known| Arc::ptr_eq(&known.program.plan, plan));
+        if let Some(known) = known {
+            return Ok(known.program.clone());
+        }
+        Ok(self.keep_program(None, plan.clone()))
+    }
+
+    fn keep_program(&mut self, of: Option<(Algorithm, Collective)>, plan: Arc<VerifiedPlan>) -> Arc<Program> {
+        let program = Arc::new(Program::new(plan, self.rank));
+        if self.programs.len() == PROGRAMS_MAX {
+            self.programs.remove(0);
+        }
+        self.programs.push(Known { of, program: program.clone() });
+        program
     }
 }
 
-fn unsupported(error: crate::path::Unsupported) -> Error {
-    Error::InvalidArgument { operation: "collective".into(), problem: error.to_string() }
+/// A program that was used before.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// None for a caller's plan.
+    of: Option<(Algorithm, Collective)>,
+    program: Arc<Program>,
+}
+
+impl Known {
+    fn is_of(&self, algorithm: Algorithm, collective: Collective) -> bool {
+        self.of == Some((algorithm, collective))
+    }
+}
+
+fn refused(operation: &str, error: &dyn std::error::Error) -> Error {
+    Error::InvalidArgument { operation: operation.into(), problem: error.to_string() }
 }

@@ -1,12 +1,16 @@
 //! Ranks in one process.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use super::Communicator;
 use super::resources::memory_of_environment;
 use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
+use crate::error::InitError;
 use crate::link::memory::Hub;
+use crate::path::verify::RANKS_MAX;
 use crate::path::{Facts, PlanCache};
 
 #[cfg(feature = "testing")]
@@ -29,6 +33,9 @@ pub(super) const WORLD: u64 = 0;
 impl Communicator {
     /// `n` ranks in this process, connected by memory: peers' buffers are read where they lie.
     ///
+    /// The name is "world", the deadline of operations 300 s: see [`set_deadline`](Self::set_deadline). `HCOMM_REPORT` is
+    /// not looked at: see [`report_to`](Self::report_to).
+    ///
     /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
     /// runtime work too.
     ///
@@ -36,10 +43,23 @@ impl Communicator {
     ///
     /// # Panics
     ///
-    /// If `n` is 0, or the system grants no descriptors or threads.
+    /// As [`try_local`](Self::try_local) fails.
     pub fn local(n: usize) -> Vec<Communicator> {
-        assert!(n > 0, "a world has at least one rank");
+        Self::try_local(n).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`local`](Self::local), where what is wrong is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`InitError::Config`] unless `n` is from 1 to 64; [`InitError::Io`] if the system grants no descriptors or no
+    /// thread.
+    pub fn try_local(n: usize) -> Result<Vec<Communicator>, InitError> {
+        if !(1..=RANKS_MAX).contains(&n) {
+            return Err(InitError::Config(format!("a world has 1 to {RANKS_MAX} ranks, not {n}")));
+        }
         let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
+        let run = run();
         let hub = Hub::new(n);
         let members: Arc<[u32]> = (0..n as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
@@ -49,10 +69,18 @@ impl Communicator {
                 let peers = (0..n).map(link).collect();
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
                 let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
-                    .expect("descriptors for a poll set and a service thread");
+                    .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
+                engine.name_run(run.clone());
                 let facts = Facts::new(n as u32);
-                Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone())
+                Ok(Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone()))
             })
             .collect()
     }
+}
+
+/// Different for every world of ranks in one process.
+fn run() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}-{}", std::process::id(), since.as_millis(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

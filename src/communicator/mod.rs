@@ -8,12 +8,14 @@
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `links`: what is known about the links to other ranks
 //! - `resources`: what a rank uses, and the limit that it keeps to
+//! - `close`: leaving in order
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
 
 pub mod blocking;
 mod builder;
+mod close;
 mod collectives;
 mod links;
 mod local;
@@ -24,31 +26,31 @@ mod rebuild;
 mod resources;
 mod split;
 
-use std::future::Future;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::lend::{Lend, Lent, Staging};
 use crate::domain::Phase;
 use crate::engine::channel::Channel;
-use crate::engine::{CallDesc, Engine, Program, Request, Work};
+use crate::engine::{CallDesc, Engine, Request, Work};
 use crate::error::Error;
-use crate::path::{Algorithm, Collective, Facts, PlanCache};
+use crate::path::{Facts, PlanCache};
 use crate::rank::Rank;
 
 pub use builder::{Builder, Connect};
+pub use close::Close;
 pub use collectives::View;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
-pub use rebuild::State;
+pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
+pub use split::{Dup, Split};
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
-/// Programs kept per communicator: as many as there are algorithms, and some roots.
-const PROGRAMS_MAX: usize = 32;
 
 /// A group of ranks with an order of calls of its own.
 ///
@@ -60,11 +62,12 @@ const PROGRAMS_MAX: usize = 32;
 /// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left.
 ///
 /// Dropping a communicator closes it once its operations have ended; the others see that this rank has left.
-#[derive(Debug)]
 pub struct Communicator {
     engine: Arc<Engine>,
     channel: usize,
     id: u64,
+    /// Of this object, in this process: other ranks and other worlds have others, where `id` may be equal.
+    identity: u64,
     name: Arc<str>,
     members: Arc<[u32]>,
     rank: usize,
@@ -74,7 +77,7 @@ pub struct Communicator {
     facts: Facts,
     deadline: Duration,
     plans: Arc<Mutex<PlanCache>>,
-    programs: Vec<(Algorithm, Collective, Arc<Program>)>,
+    programs: Vec<collectives::Known>,
     staging: Staging,
     phases: Arc<[(Phase, Duration)]>,
     /// How often it was rebuilt, and whether its successor was made.
@@ -98,6 +101,7 @@ impl Communicator {
             engine,
             channel,
             id,
+            identity: next_identity(),
             name,
             members,
             rank,
@@ -134,25 +138,6 @@ impl Communicator {
         self.deadline = deadline;
     }
 
-    /// Ends the use of the communicator in order: ends when all ranks have called it, so that everything sent has
-    /// arrived. All ranks call it, as they call a collective. Dropping the communicator instead waits for nobody.
-    ///
-    /// # Errors
-    ///
-    /// As [`all_reduce`](Self::all_reduce): naming who has not called it, or who is gone.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves without waiting.
-    pub fn close(mut self) -> impl Future<Output = Result<(), Error>> + Send {
-        let all_here = self.barrier();
-        async move {
-            all_here.await?;
-            drop(self);
-            Ok(())
-        }
-    }
-
     /// How long each phase of set-up took; empty for ranks of one process and for what was split.
     pub fn phases(&self) -> &[(Phase, Duration)] {
         &self.phases
@@ -160,8 +145,10 @@ impl Communicator {
 
     /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
     /// file: what waited for whom, what each rank was last known to do, and the counters of its links. Each rank writes
-    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. The file in
-    /// `HCOMM_REPORT`, if it is set, is taken without this call. Once per world: its first caller decides.
+    /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. Between processes
+    /// the file in `HCOMM_REPORT`, if it is set, is taken without this call; ranks made by [`local`](Self::local) don't
+    /// look at it. The first file that is named decides for a rank and all that is split from it: later ones are
+    /// ignored. One that can't be written is told by a `tracing` warning only.
     pub fn report_to(&self, path: impl Into<PathBuf>) {
         self.engine.report_to(path.into());
     }
@@ -169,28 +156,6 @@ impl Communicator {
     /// Bytes of staging memory in use at present, and at most so far.
     pub fn staging_bytes(&self) -> (usize, usize) {
         self.engine.pool().usage()
-    }
-
-    /// The program of an algorithm for this rank, from the cache.
-    fn program(&mut self, algorithm: Algorithm, collective: Collective) -> Result<Arc<Program>, Error> {
-        let known = self.programs.iter().find(|(of, what, _)| *of == algorithm && *what == collective);
-        if let Some((.., program)) = known {
-            return Ok(program.clone());
-        }
-        let plan = {
-            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-            plans.get(algorithm, collective, self.members.len() as u32)
-        };
-        let plan = plan.map_err(|error| Error::InvalidArgument {
-            operation: "collective".into(),
-            problem: error.to_string(),
-        })?;
-        let program = Arc::new(Program::new(plan, self.rank));
-        if self.programs.len() == PROGRAMS_MAX {
-            self.programs.remove(0);
-        }
-        self.programs.push((algorithm, collective, program.clone()));
-        Ok(program)
     }
 
     fn submit_lent<B: Lend>(
@@ -219,6 +184,20 @@ impl Communicator {
         let op = self.engine.submit(request);
         Operation::new(self.engine.clone(), op, guard)
     }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Communicator");
+        shown.field("name", &self.name).field("rank", &self.rank).field("size", &self.size());
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// Different for every communicator that this process ever has.
+fn next_identity() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Drop for Communicator {

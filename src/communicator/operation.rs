@@ -1,5 +1,6 @@
 //! The future of every operation.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,10 @@ use crate::error::{Error, OpError};
 
 /// An operation in flight: it has begun, and is driven whether this is polled or not.
 ///
+/// In a tokio runtime it sleeps on the runtime's IO: `enable_io()` or `enable_all()`, as `#[tokio::main]` has it. Without
+/// IO it works, and every sleep takes about a millisecond longer; if panics abort the process, it ends with tokio's
+/// message that says so, because a runtime can't be asked. Other executors do as well as one without IO.
+///
 /// Gives back the buffer that was handed in, with the result in it; for a borrowed one, nothing, with the result in the
 /// borrowed memory.
 ///
@@ -21,7 +26,6 @@ use crate::error::{Error, OpError};
 /// Dropping this *detaches*: the operation goes on to its end and no peer is harmed. The buffer is freed then; a
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
 #[must_use = "an operation has begun, but its result and its errors come from awaiting it"]
-#[derive(Debug)]
 pub struct Operation<B: Lend> {
     engine: Arc<Engine>,
     op: Option<Arc<Op>>,
@@ -35,7 +39,8 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
-    /// operation up on all ranks; the error names who is late and gives the buffer back.
+    /// operation up on all ranks; the error names who is late and gives the buffer back. `Duration::MAX` is a limit of
+    /// many years.
     pub fn timeout(self, limit: Duration) -> Self {
         if let Some(op) = &self.op {
             self.engine.limit(op, limit);
@@ -52,6 +57,9 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Waits for the end on this thread, without a runtime.
+    ///
+    /// In async code it blocks the thread with all its tasks; where a peer is a task of the same thread, until the
+    /// deadline. Await the operation there.
     ///
     /// # Errors
     ///
@@ -84,6 +92,13 @@ impl<B: Lend> Operation<B> {
                 Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
             }
         }
+    }
+}
+
+impl<B: Lend> fmt::Debug for Operation<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = self.op.as_ref().is_none_or(|op| op.is_done());
+        f.debug_struct("Operation").field("ended", &ended).finish_non_exhaustive()
     }
 }
 

@@ -14,10 +14,15 @@ impl Communicator {
     /// more, when the receiver has called [`recv`](Self::recv). Messages with the same tag arrive in the order of
     /// sending. To oneself works, too.
     ///
+    /// Small messages that nobody has asked for are kept at the receiver, within a bound per pair of processes (at most
+    /// 1 MiB; see [`resources`](Self::resources)); from then on a send waits for its receive, so that two ranks who both
+    /// send first, and much, wait for each other.
+    ///
     /// # Errors
     ///
-    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count;
-    /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
+    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count, for more
+    /// than 64 KiB: a smaller message has left by then, and only the receiver learns of it; [`Error::InvalidArgument`]
+    /// if 65 536 messages to this rank wait for their receives.
     ///
     /// # Cancel safety
     ///
@@ -35,7 +40,9 @@ impl Communicator {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future detaches the operation: it still takes its message. [`Operation::cancel`] gives it up.
+    /// **Not cancel safe:** dropping the future, as `select!` and timers of a runtime do, detaches the operation, which takes
+    /// the next message with this tag all the same and throws it away. Keep the future and poll it again, or limit it by
+    /// [`Operation::timeout`]; or [`cancel`](Operation::cancel) it and await that.
     ///
     /// ```
     /// use hcomm::{Communicator, Rank};

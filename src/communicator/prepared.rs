@@ -1,24 +1,28 @@
 //! A collective agreed once and run often.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use super::{Communicator, Operation};
 use crate::buffer::lend::LendMut;
 use crate::element::{Element, ReduceOp};
 use crate::engine::{CallDesc, Program, Work};
 use crate::error::Error;
-use crate::path::Collective;
-use std::sync::Arc;
+use crate::rank::Rank;
 
 /// An all_reduce whose type, count, reduction and plan are fixed: a run looks nothing up.
 ///
-/// Made by [`Communicator::prepare_all_reduce`]; run on the communicator it was made from.
+/// Made by [`Communicator::prepare_all_reduce`], and run on the communicator it was made from. It is one rank's part of
+/// the plan: each rank prepares its own.
 #[derive(Debug, Clone)]
 pub struct PreparedAllReduce<T> {
     desc: CallDesc,
     digest: u64,
     program: Arc<Program>,
-    channel: u64,
+    /// The one that it was made from, which is the only one that it fits.
+    communicator: u64,
+    name: Arc<str>,
+    rank: Rank,
     element: PhantomData<T>,
 }
 
@@ -50,36 +54,57 @@ impl Communicator {
         count: usize,
         op: ReduceOp,
     ) -> Result<PreparedAllReduce<T>, Error> {
-        let (desc, work) =
-            self.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, None);
-        let Work::Collective(program) = work? else {
-            return Err(Error::Closed(self.name.to_string()));
-        };
-        let channel = self.id;
-        Ok(PreparedAllReduce { desc, digest: desc.digest(), program, channel, element: PhantomData })
+        self.plain().prepare_all_reduce(count, op)
     }
 }
 
 impl<T: Element> PreparedAllReduce<T> {
+    pub(super) fn new(communicator: &Communicator, desc: CallDesc, program: Arc<Program>) -> Self {
+        PreparedAllReduce {
+            desc,
+            digest: desc.digest(),
+            program,
+            communicator: communicator.identity,
+            name: communicator.name.clone(),
+            rank: communicator.rank(),
+            element: PhantomData,
+        }
+    }
+
     /// Runs it: a call of the communicator like any other, and compares equal to an ordinary all_reduce of the same kind.
     ///
     /// # Errors
     ///
-    /// As [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for another length or communicator.
+    /// As [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for another length, or on another communicator than it
+    /// was made from: of another world, split, or rank.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
     pub fn run<B: LendMut<Element = T>>(&self, communicator: &mut Communicator, buffer: B) -> Operation<B> {
         let seq = communicator.next;
         communicator.next += 1;
         let (lent, guard) = buffer.lend(&communicator.staging);
         let count = lent.0.raw().len() / size_of::<T>();
-        let work = if count == self.desc.count && communicator.id == self.channel {
-            Ok(Work::Collective(self.program.clone()))
-        } else {
-            let problem = format!(
-                "prepared for {} elements on its own communicator, run with {count}",
-                self.desc.count
-            );
-            Err(Error::InvalidArgument { operation: self.desc.operation.into(), problem })
-        };
+        let work = self.fits(communicator, count).map(|()| Work::Collective(self.program.clone()));
         communicator.submit_digested(seq, self.desc, self.digest, work, lent, guard)
+    }
+
+    fn fits(&self, communicator: &Communicator, count: usize) -> Result<(), Error> {
+        let problem = if communicator.identity != self.communicator {
+            format!(
+                "prepared by rank {} of \"{}\", run by rank {} of another communicator, \"{}\": each rank of each \
+                 communicator prepares its own",
+                self.rank,
+                self.name,
+                communicator.rank(),
+                communicator.name
+            )
+        } else if count != self.desc.count {
+            format!("prepared for {} elements, run with {count}", self.desc.count)
+        } else {
+            return Ok(());
+        };
+        Err(Error::InvalidArgument { operation: self.desc.operation.into(), problem })
     }
 }

@@ -1,11 +1,17 @@
 //! States of a communicator, and how it is made anew after a failure.
 
+use std::fmt;
 use std::future::Future;
-use std::sync::atomic::Ordering;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use super::split::{Parent, channel_id};
 use super::{Communicator, Operation};
 use crate::buffer::lend::Lend;
+use crate::domain::Phase;
 use crate::element::Element;
 use crate::engine::{CallDesc, Work};
 use crate::error::Error;
@@ -69,43 +75,29 @@ impl Communicator {
     /// ```
     /// use hcomm::{Communicator, ReduceOp};
     ///
-    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
-    /// #     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-    /// # }
     /// let mut ranks = Communicator::local(4);
     /// drop(ranks.remove(1));
     /// let threads: Vec<_> = ranks.into_iter().map(|mut comm| {
-    ///     std::thread::spawn(move || block_on(async move {
+    ///     std::thread::spawn(move || {
     ///         // One rank is gone: no sum of all.
-    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).await.unwrap_err();
-    ///         let mut comm = comm.rebuild().await.unwrap();
-    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).await.unwrap()
-    ///     }))
+    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap_err();
+    ///         let mut comm = comm.rebuild().wait().unwrap();
+    ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap()
+    ///     })
     /// }).collect();
     /// for thread in threads {
     ///     assert_eq!(thread.join().unwrap(), [3]);
     /// }
     /// ```
-    pub fn rebuild(&mut self) -> impl Future<Output = Result<Communicator, Error>> + Send + use<> {
+    pub fn rebuild(&mut self) -> Rebuild {
         let agreed = (!self.replaced.load(Ordering::Acquire)).then(|| self.agree());
-        let (parent, replaced, epoch) = (Parent::of(self), self.replaced.clone(), self.epoch + 1);
-        let phases = self.phases.clone();
-        async move {
-            let closed = Error::Closed(parent.name.to_string());
-            let Some(agreed) = agreed else { return Err(closed) };
-            let gone = agreed.await?;
-            if replaced.swap(true, Ordering::AcqRel) {
-                return Err(closed);
-            }
-            let left: Vec<usize> = (0..gone.len()).filter(|rank| gone[*rank] == 0).collect();
-            let words: Vec<u64> =
-                [EPOCH, epoch].into_iter().chain(left.iter().map(|rank| *rank as u64)).collect();
-            let id = channel_id(parent.id, &words);
-            let name = format!("{}@{epoch}", base(&parent.name, epoch - 1)).into();
-            let mut comm = parent.open(id, name, &left);
-            comm.epoch = epoch;
-            comm.phases = phases;
-            Ok(comm)
+        let parent = Parent::of(self);
+        Rebuild {
+            agreed,
+            parent,
+            replaced: self.replaced.clone(),
+            epoch: self.epoch + 1,
+            phases: self.phases.clone(),
         }
     }
 
@@ -124,6 +116,72 @@ impl Communicator {
         };
         let (lent, guard) = buffer.lend(&self.staging);
         self.submit_lent(self.epoch + 1, desc, Ok(Work::Rebuild), lent, guard)
+    }
+}
+
+/// The future of [`Communicator::rebuild`].
+#[must_use = "the new communicator comes from awaiting it"]
+pub struct Rebuild {
+    /// None if the successor exists already.
+    agreed: Option<Operation<Vec<u8>>>,
+    parent: Parent,
+    replaced: Arc<AtomicBool>,
+    epoch: u64,
+    phases: Arc<[(Phase, Duration)]>,
+}
+
+impl Rebuild {
+    /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.agreed = self.agreed.map(|agreed| agreed.timeout(limit));
+        self
+    }
+
+    /// Waits on this thread, without a runtime.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    pub fn wait(mut self) -> Result<Communicator, Error> {
+        let agreed = self.agreed.take().ok_or_else(|| self.closed())?;
+        self.successor(&agreed.wait()?)
+    }
+
+    fn closed(&self) -> Error {
+        Error::Closed(self.parent.name.to_string())
+    }
+
+    /// The ranks that are not `gone`.
+    fn successor(&self, gone: &[u8]) -> Result<Communicator, Error> {
+        if self.replaced.swap(true, Ordering::AcqRel) {
+            return Err(self.closed());
+        }
+        let (parent, epoch) = (&self.parent, self.epoch);
+        let left: Vec<usize> = (0..gone.len()).filter(|rank| gone[*rank] == 0).collect();
+        let words: Vec<u64> =
+            [EPOCH, epoch].into_iter().chain(left.iter().map(|rank| *rank as u64)).collect();
+        let id = channel_id(parent.id, &words);
+        let name = format!("{}@{epoch}", base(&parent.name, epoch - 1)).into();
+        let mut comm = parent.open(id, name, &left);
+        comm.epoch = epoch;
+        comm.phases = self.phases.clone();
+        Ok(comm)
+    }
+}
+
+impl Future for Rebuild {
+    type Output = Result<Communicator, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(agreed) = &mut self.agreed else { return Poll::Ready(Err(self.closed())) };
+        let gone = ready!(Pin::new(agreed).poll(cx))?;
+        Poll::Ready(self.successor(&gone))
+    }
+}
+
+impl fmt::Debug for Rebuild {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rebuild").field("of", &self.parent.name).finish_non_exhaustive()
     }
 }
 

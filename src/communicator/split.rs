@@ -1,16 +1,21 @@
 //! Communicators made from communicators.
 
+use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use super::Communicator;
+use super::{Communicator, Operation};
 use crate::error::Error;
-use crate::path::Facts;
+use crate::path::{Collective, Facts};
 
 impl Communicator {
     /// Makes a communicator of all ranks that call with the same `color`, ordered by `key` and, where keys are equal,
     /// by rank; `None` for ranks that call without a color. All ranks call it, as they call a collective.
     ///
-    /// The new one shares the connections of this one and has an order of calls and errors of its own.
+    /// The new one shares the connections of this one and has an order of calls, errors and a deadline of its own; the
+    /// deadline is this one's at first. Its name is this one's with the number of the call and the color: "world/7:0".
     ///
     /// # Errors
     ///
@@ -18,22 +23,25 @@ impl Communicator {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this rank is missing in the new communicator.
-    pub fn split(
-        &mut self,
-        color: Option<u32>,
-        key: i64,
-    ) -> impl Future<Output = Result<Option<Communicator>, Error>> + Send + use<> {
-        let number = self.next;
-        let mut calls = vec![[0i64; 3]; self.size()].concat();
-        let own = self.rank * 3;
-        calls[own..own + 3].copy_from_slice(&[i64::from(color.is_some()), color.unwrap_or(0).into(), key]);
-        let gathered = self.all_gather(calls);
-        let parent = Parent::of(self);
-        async move {
-            let calls = gathered.await?;
-            Ok(color.map(|color| parent.child(number, color, &calls)))
-        }
+    /// If the future is dropped, the others get a communicator that this rank never joins: they wait for it there until
+    /// the deadline.
+    ///
+    /// ```
+    /// use hcomm::{Communicator, ReduceOp};
+    ///
+    /// // Even and odd ranks by themselves.
+    /// let threads: Vec<_> = Communicator::local(4).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let rank = comm.rank().0;
+    ///         let mut half = comm.split(Some(rank % 2), 0).wait().unwrap().unwrap();
+    ///         half.all_reduce(vec![rank], ReduceOp::Sum).wait().unwrap()[0]
+    ///     })
+    /// }).collect();
+    /// let sums: Vec<u32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    /// assert_eq!(sums, [2, 4, 2, 4]);
+    /// ```
+    pub fn split(&mut self, color: Option<u32>, key: i64) -> Split {
+        Split { gathering: self.gather_calls("split", color, key), color }
     }
 
     /// A communicator of the same ranks with an order of calls of its own. All ranks call it, as they call a collective.
@@ -41,10 +49,120 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`split`](Self::split).
-    pub fn dup(&mut self) -> impl Future<Output = Result<Communicator, Error>> + Send + use<> {
-        let name = self.name.to_string();
-        let split = self.split(Some(0), 0);
-        async move { split.await?.ok_or(Error::Closed(name)) }
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`split`](Self::split).
+    pub fn dup(&mut self) -> Dup {
+        Dup { gathering: self.gather_calls("dup", Some(DUP), 0) }
+    }
+
+    fn gather_calls(&mut self, operation: &'static str, color: Option<u32>, key: i64) -> Gathering {
+        let number = self.next;
+        let mut calls = vec![[0i64; 3]; self.size()].concat();
+        let own = self.rank * 3;
+        calls[own..own + 3].copy_from_slice(&[i64::from(color.is_some()), color.unwrap_or(0).into(), key]);
+        let parent = Parent::of(self);
+        let calls = self.plain().collective(operation, Collective::AllGather, None, calls);
+        Gathering { calls, parent, number }
+    }
+}
+
+/// The future of [`Communicator::split`].
+#[derive(Debug)]
+#[must_use = "the new communicator comes from awaiting it"]
+pub struct Split {
+    gathering: Gathering,
+    color: Option<u32>,
+}
+
+/// The future of [`Communicator::dup`].
+#[derive(Debug)]
+#[must_use = "the new communicator comes from awaiting it"]
+pub struct Dup {
+    gathering: Gathering,
+}
+
+impl Split {
+    /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.gathering.calls = self.gathering.calls.timeout(limit);
+        self
+    }
+
+    /// Gives it up, on all ranks; see [`Operation::cancel`].
+    pub fn cancel(&self) {
+        self.gathering.calls.cancel();
+    }
+
+    /// Waits on this thread, without a runtime.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    pub fn wait(self) -> Result<Option<Communicator>, Error> {
+        let Gathering { calls, parent, number } = self.gathering;
+        let calls = calls.wait()?;
+        Ok(self.color.map(|color| parent.child(number, color, &calls)))
+    }
+}
+
+impl Dup {
+    /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.gathering.calls = self.gathering.calls.timeout(limit);
+        self
+    }
+
+    /// Gives it up, on all ranks; see [`Operation::cancel`].
+    pub fn cancel(&self) {
+        self.gathering.calls.cancel();
+    }
+
+    /// Waits on this thread, without a runtime.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    pub fn wait(self) -> Result<Communicator, Error> {
+        let Gathering { calls, parent, number } = self.gathering;
+        Ok(parent.child(number, DUP, &calls.wait()?))
+    }
+}
+
+impl Future for Split {
+    type Output = Result<Option<Communicator>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let calls = ready!(Pin::new(&mut self.gathering.calls).poll(cx))?;
+        let Gathering { parent, number, .. } = &self.gathering;
+        Poll::Ready(Ok(self.color.map(|color| parent.child(*number, color, &calls))))
+    }
+}
+
+impl Future for Dup {
+    type Output = Result<Communicator, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let calls = ready!(Pin::new(&mut self.gathering.calls).poll(cx))?;
+        let Gathering { parent, number, .. } = &self.gathering;
+        Poll::Ready(Ok(parent.child(*number, DUP, &calls)))
+    }
+}
+
+/// The color of all ranks of a duplicate.
+const DUP: u32 = 0;
+
+/// All ranks tell each other whether they join, their colors and keys.
+struct Gathering {
+    calls: Operation<Vec<i64>>,
+    parent: Parent,
+    number: u64,
+}
+
+impl fmt::Debug for Gathering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathering").field("of", &self.parent.name).finish_non_exhaustive()
     }
 }
 
@@ -74,7 +192,7 @@ impl Parent {
         }
     }
 
-    fn child(self, number: u64, color: u32, calls: &[i64]) -> Communicator {
+    fn child(&self, number: u64, color: u32, calls: &[i64]) -> Communicator {
         let mut chosen: Vec<(i64, usize)> = calls
             .chunks_exact(3)
             .enumerate()
@@ -89,12 +207,13 @@ impl Parent {
     }
 
     /// A communicator of these ranks of the parent, in this order.
-    pub(super) fn open(self, id: u64, name: std::sync::Arc<str>, chosen: &[usize]) -> Communicator {
+    pub(super) fn open(&self, id: u64, name: std::sync::Arc<str>, chosen: &[usize]) -> Communicator {
         let rank = chosen.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let members = chosen.iter().map(|rank| self.members[*rank]).collect();
         let facts = Facts::new(chosen.len() as u32);
         let facts = Facts { order: self.facts.order, mesh_ranks_max: self.facts.mesh_ranks_max, ..facts };
-        let mut child = Communicator::open(self.engine, id, name, members, rank, facts, self.plans);
+        let mut child =
+            Communicator::open(self.engine.clone(), id, name, members, rank, facts, self.plans.clone());
         child.set_deadline(self.deadline);
         child
     }

@@ -43,6 +43,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::rank::Rank;
+use sha2::{Digest, Sha256};
 
 pub(crate) use config::{JoinConfig, Rendezvous};
 pub(crate) use env::from_env;
@@ -54,7 +55,6 @@ pub use token::Token;
 pub(crate) struct Membership {
     pub rank: Rank,
     /// Equal on all members, secret to others; new for every rendezvous.
-    #[cfg_attr(not(test), expect(dead_code, reason = "connections made later will prove it"))]
     pub session: [u8; 32],
     /// Indexed by rank; one's own entry included.
     pub members: Vec<Member>,
@@ -62,6 +62,15 @@ pub(crate) struct Membership {
     pub streams: Vec<Option<PeerStreams>>,
     /// How long each phase of set-up took, in order.
     pub phases: Vec<(Phase, Duration)>,
+}
+
+impl Membership {
+    /// Equal on all members and new for every rendezvous, as the session is, but no secret.
+    pub(crate) fn run(&self) -> String {
+        /// Enough to tell runs apart.
+        const BYTES: usize = 8;
+        Sha256::digest(self.session).iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// One member, as the root told all.
@@ -85,6 +94,7 @@ pub(crate) struct PeerStreams {
 
 /// Phases of set-up, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Phase {
     /// Finding the root, proving the token, exchanging identities.
     Handshake,

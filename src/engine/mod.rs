@@ -6,7 +6,7 @@
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
-//!   and [`reports`]: how it is told
+//!   and [`reports`]: how it is told; `log`: where that is written
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
@@ -25,6 +25,7 @@ mod incoming;
 mod io;
 mod keeper;
 mod links;
+mod log;
 mod look;
 mod matching;
 #[cfg(all(test, hcomm_loom))]

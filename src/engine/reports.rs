@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::state::{Flight, STALL, State};
 use super::status::{Current, Status};
 use super::trouble::{Cause, decode, encode};
-use crate::error::{Error, RankReport, Report};
+use crate::error::{Error, RankReport, Report, ReportKind};
 use crate::link::RunKey;
 use crate::link::frame::{ASK, Header, Kind, Outgoing};
 use crate::rank::{Rank, Seq};
@@ -120,16 +120,17 @@ impl State {
     pub(super) fn report_of(&self, flight: &Flight, error: &Error) -> Option<Report> {
         let head = flight.head();
         let channel = self.channels[head.channel].as_ref()?;
-        let (late, cause) = match error {
+        let (kind, late, cause) = match error {
             // Another rank may have told this one first, with a report of its own.
             Error::Deadline(report) if report.rank.index() == channel.rank => {
                 return Some((**report).clone());
             }
-            Error::Deadline(report) => (report.late.clone(), report.cause.clone()),
+            Error::Deadline(report) => (ReportKind::Deadline, report.late.clone(), report.cause.clone()),
             Error::PeerLost { rank, host, cause, .. } => {
-                (vec![*rank], format!("rank {rank} ({host}) is lost: {cause}"))
+                (ReportKind::PeerLost, vec![*rank], format!("rank {rank} ({host}) is lost: {cause}"))
             }
-            Error::Mismatch { .. } | Error::Protocol { .. } => (Vec::new(), error.to_string()),
+            Error::Mismatch { .. } => (ReportKind::Mismatch, Vec::new(), error.to_string()),
+            Error::Protocol { rank, .. } => (ReportKind::Protocol, vec![*rank], error.to_string()),
             _ => return None,
         };
         let point = matches!(flight, Flight::Point(_));
@@ -139,6 +140,7 @@ impl State {
             waited: self.now.saturating_duration_since(head.started),
             late,
             cause,
+            kind,
             ..self.about(head.channel, &flight.waits_for())?
         })
     }

@@ -8,11 +8,9 @@
 //! slept last, and wakes the engine, which wakes the first sleeper that is still waited for: the leader. It drives for
 //! all. One that was woken and does not come is noticed by the service thread, which then drives itself.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -20,12 +18,12 @@ use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
+use super::log::Log;
 use super::room::Memory;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::{Turn, Turns};
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
-use crate::error::Report;
 use crate::link::memory::Hub;
 use crate::runtime::clock::Clock;
 use crate::runtime::park::{Armed, Park};
@@ -64,8 +62,7 @@ pub(crate) struct Shared {
     records: Records,
     closing: AtomicBool,
     said_bye: AtomicBool,
-    /// Reports are appended here, one JSON object a line.
-    report_to: OnceLock<PathBuf>,
+    log: Log,
 }
 
 /// How an operation's future waits.
@@ -125,7 +122,7 @@ impl Engine {
             records: Records::new(),
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
-            report_to: OnceLock::new(),
+            log: Log::default(),
         });
         if let Some(hub) = hub {
             hub.attach(me, shared.bell());
@@ -195,7 +192,12 @@ impl Engine {
 
     /// From now on reports are appended to this file.
     pub(crate) fn report_to(&self, path: PathBuf) {
-        let _ = self.shared.report_to.set(path);
+        self.shared.log.write_to(path);
+    }
+
+    /// What reports call the world, on all its ranks.
+    pub(crate) fn name_run(&self, run: String) {
+        self.shared.log.name_run(run);
     }
 
     /// Gives a call its own limit, from its beginning on.
@@ -233,18 +235,6 @@ thread_local! {
 }
 
 impl Shared {
-    /// Appends one line, in one write, so that ranks of one host may share the file.
-    fn write_report(&self, report: &Report) {
-        let Some(path) = self.report_to.get() else { return };
-        let written = serde_json::to_vec(report).map_err(std::io::Error::other).and_then(|mut line| {
-            line.push(b'\n');
-            OpenOptions::new().create(true).append(true).open(path)?.write_all(&line)
-        });
-        if let Err(error) = written {
-            tracing::warn!(path = %path.display(), %error, "a report could not be written");
-        }
-    }
-
     /// For rare acts that must not fail for the lock. The caller drives afterwards.
     pub(super) fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut self.core.wait())
@@ -320,7 +310,7 @@ impl Shared {
         }
         drop(core);
         for report in reports {
-            self.write_report(&report);
+            self.log.write(report);
         }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {

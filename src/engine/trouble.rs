@@ -610,8 +610,7 @@ mod tests {
             cause: "cut off".into(),
             completed: Some(Seq(7)),
             waits_for: vec![Rank(1)],
-            known: Vec::new(),
-            links: Vec::new(),
+            ..Report::default()
         };
         let current = Current { seq: 3, call: call.clone(), waits_for: vec![0, 1, 300] };
         [
@@ -680,8 +679,7 @@ mod tests {
                 states,
                 cause: String::new(),
                 completed: Some(Seq(7)),
-                known: Vec::new(),
-                links: Vec::new(),
+                ..Report::default()
             };
             for text in ["", &"é".repeat(40_000)] {
                 report.cause = text.into();

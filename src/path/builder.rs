@@ -37,11 +37,12 @@ pub enum Operand {
     Message(Message),
 }
 
-/// Writes a plan step by step.
+/// Writes a plan step by step; [`verify`](crate::path::verify()) proves it, and
+/// [`Communicator::with_plan`](crate::Communicator::with_plan) runs it.
 ///
 /// ```
+/// use hcomm::Rank;
 /// use hcomm::path::{self, Collective, PlanBuilder, Range, Space};
-/// use hcomm::rank::Rank;
 ///
 /// // Rank 0 gives rank 1 all it has.
 /// let all = Range::new(Space::Output, 0, 1);

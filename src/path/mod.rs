@@ -1,7 +1,8 @@
 //! WHAT moves, from whom to whom, in which order: plans, and the proof that they work.
 //!
 //! Pure: no sockets, no clock, no bytes. A plan is data, and every use of it reads the same data:
-//! the engine runs it, the verifier proves it, selection explains it, `hcomm plan` draws it.
+//! the engine runs it, the verifier proves it, selection explains it, `hcomm plan` draws it. One's own is run by
+//! [`Communicator::with_plan`](crate::Communicator::with_plan).
 //!
 //! - [`plan`]: what a plan is.
 //! - [`builder`]: writing one.

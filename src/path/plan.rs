@@ -13,6 +13,8 @@
 //! A `Send` *lends* its range until its consumer has read it (or, on links that copy, until it was copied out):
 //! only then is the step done.
 
+use std::fmt;
+
 use crate::rank::Rank;
 
 /// What a plan computes. Block layout of each is in the docs of its variant; `n` is the number of ranks.
@@ -31,6 +33,18 @@ pub enum Collective {
         /// The rank whose data all get.
         root: Rank,
     },
+}
+
+impl fmt::Display for Collective {
+    /// As the operation that does it: "all_reduce", "broadcast from rank 2".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Collective::AllReduce => f.write_str("all_reduce"),
+            Collective::AllGather => f.write_str("all_gather"),
+            Collective::ReduceScatter => f.write_str("reduce_scatter"),
+            Collective::Broadcast { root } => write!(f, "broadcast from rank {root}"),
+        }
+    }
 }
 
 /// Which memory a range lies in.

@@ -131,6 +131,7 @@ impl FromStr for Algorithm {
 
 /// Whether the association of sums may depend on more than the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Order {
     /// It depends on the number of ranks only, not on the count.
     #[default]
@@ -403,14 +404,20 @@ const fn cost(algorithm: Algorithm, collective: Collective) -> &'static str {
     }
 }
 
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Choice { algorithm, reason } = self.choice;
         writeln!(f, "{} by {algorithm}: {reason}", collective_name(self.collective))?;
         writeln!(
             f,
-            "per rank: up to {} steps, {} messages, {} bytes sent",
-            self.steps, self.messages, self.bytes
+            "per rank: up to {}, {}, {} sent",
+            counted(self.steps as u64, "step"),
+            counted(self.messages as u64, "message"),
+            counted(self.bytes, "byte"),
         )?;
         writeln!(f, "cost: {}", self.cost)?;
         write!(f, "bits: {}", self.guarantee)

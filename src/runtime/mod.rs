@@ -3,6 +3,7 @@
 //! - `clock`: the time, real or simulated
 //! - `poller`: the one set of descriptors, as one descriptor
 //! - `park`: sleeping on that descriptor inside a tokio runtime
+//! - `quiet`: asking a runtime for what it may not have
 //! - `spin`: how long to look before sleeping
 //! - `announcement`: sleep that whoever publishes something ends
 //! - `sync`: atomics and locks, or what models explore in their place
@@ -12,6 +13,7 @@ pub(crate) mod announcement;
 pub(crate) mod clock;
 pub(crate) mod park;
 pub(crate) mod poller;
+mod quiet;
 pub(crate) mod spin;
 pub(crate) mod sync;
 pub(crate) mod tcp_info;

@@ -43,7 +43,10 @@ fn well_formed(xml: &str) {
 fn without_an_algorithm_the_chosen_one_is_drawn() {
     let text = prints(&["plan", "broadcast", "-n", "3", "--root", "2", "--count", "10"]);
     assert!(text.starts_with("broadcast from 2 by mesh"), "{text}");
+    let text = prints(&["plan", "all_gather", "-n", "3"]);
+    assert!(text.contains("1002 elements"), "{text}");
     let text = prints(&["plan", "barrier", "-n", "2"]);
+    assert!(text.contains(" 1 message, 1 byte sent"), "{text}");
     assert!(text.contains("1 element"), "{text}");
 }
 

@@ -17,6 +17,9 @@ proved: it ends on any link, reads nothing before it is written, and every contr
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
 
+In the cost, α is the time of a message, β that of a byte sent and γ that of a byte reduced; m is the vector's length in \
+bytes and n the number of ranks.
+
 The picture has a lane per rank over logical time, a box per chunk of each step, and an arrow per message, so that one \
 sees what overlaps with what.
 
@@ -38,9 +41,9 @@ pub struct Args {
     /// The algorithm; without, the one that would be chosen
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
-    /// Elements of the whole vector
-    #[arg(long, value_name = "C", default_value = "1000", value_parser = names::size)]
-    count: usize,
+    /// Elements of the whole vector; without, 1000, or the next number that has equal parts where OP needs them
+    #[arg(long, value_name = "C", value_parser = names::size)]
+    count: Option<usize>,
     /// Element type; the choice of an algorithm depends on bytes
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
@@ -55,15 +58,20 @@ pub struct Args {
     chunks: u32,
 }
 
+/// Elements where nobody says how many.
+const COUNT: usize = 1000;
+
 /// Prints and draws.
 pub fn run(args: &Args) -> Outcome {
     let kind = args.kind;
-    let (count, dtype) = if kind == Kind::Barrier { (1, DType::U8) } else { (args.count, args.dtype) };
+    let ranks = args.ranks as usize;
+    let some = if kind.has_parts() { COUNT.next_multiple_of(ranks) } else { COUNT };
+    let count = args.count.unwrap_or(some);
+    let (count, dtype) = if kind == Kind::Barrier { (1, DType::U8) } else { (count, args.dtype) };
     let Some(collective) = kind.collective(Rank(args.root)) else {
         return Err(Failure::usage(format!("{kind} has no plan: messages go straight to their receiver")));
     };
-    if kind.has_parts() && count % args.ranks as usize != 0 {
-        let ranks = args.ranks;
+    if kind.has_parts() && count % ranks != 0 {
         return Err(Failure::usage(format!(
             "{kind} needs equal parts: --count {count} is no multiple of -n {ranks}"
         )));

@@ -127,8 +127,7 @@ pub(super) fn report(late: Rank) -> Report {
         cause: String::new(),
         completed: Some(Seq(7)),
         waits_for: vec![Rank(1)],
-        known: Vec::new(),
-        links: Vec::new(),
+        ..Report::default()
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size)]
     begin: usize,
     /// Largest size
-    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size)]
+    #[arg(short = 'e', long, default_value = "128M", value_name = "SIZE", value_parser = names::size)]
     end: usize,
     /// From one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..))]

@@ -34,6 +34,9 @@ const PROBLEMS_TOLD: usize = 3;
 pub struct Args {
     /// The report file; - for standard input
     file: PathBuf,
+    /// Tells of all runs whose reports are in the file, not only of the newest
+    #[arg(long)]
+    all: bool,
 }
 
 /// Reads and tells.
@@ -55,6 +58,6 @@ pub fn run(args: &Args) -> Outcome {
     if found.reports.is_empty() {
         return Err(Failure::other(format!("{name} has no report in it")));
     }
-    print!("{}", tell::tell(&found.reports));
+    print!("{}", tell::tell(&found.reports, args.all));
     Ok(ExitCode::SUCCESS)
 }

@@ -108,7 +108,7 @@ mod tests {
             let mixed: String = lines.iter().map(|piece| pieces[*piece]).collect();
             for text in [&text, &mixed] {
                 let found = reports(text);
-                tell(&found.reports);
+                tell(&found.reports, true);
             }
         }
 
@@ -118,13 +118,13 @@ mod tests {
             let late: Vec<String> = ranks.iter().map(u32::to_string).collect();
             line = line.replace("[2]", &format!("[{}]", late.join(",")));
             let text = format!("{line}\n{}", line.replace("\"rank\":0", &format!("\"rank\":{}", ranks[0])));
-            tell(&reports(&text).reports);
+            tell(&reports(&text).reports, true);
             let mut damaged: Vec<char> = text.chars().collect();
             let places = damaged.len();
             damaged[at % places] = byte;
             damaged.truncate(places - cut % places);
             let damaged: String = damaged.into_iter().collect();
-            tell(&reports(&damaged).reports);
+            tell(&reports(&damaged).reports, true);
         }
     }
 

@@ -3,12 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use hcomm::{Rank, Report};
+use hcomm::{Rank, Report, ReportKind};
 
 use super::merge::Picture;
 
-/// The whole story, communicator by communicator.
-pub fn tell(reports: &[Report]) -> String {
+/// The story of the newest run, or of all.
+pub fn tell(reports: &[Report], all: bool) -> String {
+    let mut runs: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
+    for report in reports {
+        runs.entry(&report.run).or_default().push(report);
+    }
+    let mut runs: Vec<Vec<&Report>> = runs.into_values().collect();
+    runs.sort_by_key(|reports| reports.iter().map(|report| report.unix_ms).max());
+    if all && runs.len() > 1 {
+        let count = runs.len();
+        let told =
+            runs.iter().zip(1..).map(|(run, number)| format!("Run {number} of {count}:\n\n{}", story(run)));
+        return told.collect::<Vec<_>>().join("\n");
+    }
+    let mut text = runs.last().map(|run| story(run)).unwrap_or_default();
+    if let earlier @ 1.. = runs.len().saturating_sub(1) {
+        let _ = writeln!(
+            text,
+            "\nReports of earlier runs are in the file: {earlier}. `hcomm why --all` tells of them."
+        );
+    }
+    text
+}
+
+/// The whole story of a run, communicator by communicator.
+fn story(reports: &[&Report]) -> String {
     let mut communicators: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
     for report in reports {
         communicators.entry(&report.communicator).or_default().push(report);
@@ -22,7 +46,11 @@ pub fn tell(reports: &[Report]) -> String {
 
 /// Of several reports of one rank about one call, that which knows most: the last.
 fn latest(mut reports: Vec<&Report>) -> Vec<&Report> {
-    reports.sort_by_key(|report| (report.rank, report.seq, std::cmp::Reverse(report.waited)));
+    let last = |report: &Report| std::cmp::Reverse((report.unix_ms, report.waited));
+    reports.sort_by(|a, b| {
+        let key = |report: &Report| (report.rank, report.seq, last(report));
+        (key(a), &a.operation).cmp(&(key(b), &b.operation))
+    });
     reports.dedup_by_key(|report| (report.rank, report.seq, &report.operation));
     reports
 }
@@ -128,13 +156,29 @@ impl<'a> Case<'a> {
 
     fn waiting(&self, text: &mut String) {
         for report in &self.reports {
-            let late =
-                if report.late.is_empty() { "nobody in particular".into() } else { ranks(&report.late) };
-            let _ = writeln!(
-                text,
-                "  rank {} has waited {:.1?} in {} {} for {late}",
-                report.rank, report.waited, report.operation, report.seq,
-            );
+            let Report { rank, waited, operation, seq, .. } = report;
+            let process = match report.pid {
+                0 => String::new(),
+                pid => format!(" (process {pid})"),
+            };
+            let _ = match report.kind {
+                ReportKind::Mismatch => {
+                    writeln!(
+                        text,
+                        "  rank {rank}{process} found in {operation} {seq} that ranks call different things"
+                    )
+                }
+                _ if report.late.is_empty() => {
+                    writeln!(text, "  rank {rank}{process} has waited {waited:.1?} in {operation} {seq}")
+                }
+                _ => {
+                    let late = ranks(&report.late);
+                    writeln!(
+                        text,
+                        "  rank {rank}{process} has waited {waited:.1?} in {operation} {seq} for {late}"
+                    )
+                }
+            };
         }
     }
 
@@ -188,10 +232,26 @@ impl<'a> Case<'a> {
     }
 
     fn advice(&self) -> Vec<String> {
+        let is = |kind: ReportKind| self.reports.iter().any(|report| report.kind == kind);
         let said = |part: &str| self.reports.iter().any(|report| report.cause.contains(part));
         let mut advice = Vec::new();
         if said("do the tags differ") {
             advice.push("Compare the tags of send and recv on both sides.".to_string());
+        } else if is(ReportKind::Mismatch) {
+            advice.push(
+                "Compare the calls above: operation, type, count, reduction, root and algorithm must be the same on all \
+                 ranks."
+                    .into(),
+            );
+        } else if is(ReportKind::PeerLost) {
+            advice.push(
+                "A process has ended, or can't be reached: look at its last output and its exit code, and in dmesg on its \
+                 host for the out-of-memory killer; then whether the host is there. Communicator::rebuild goes on \
+                 without it."
+                    .into(),
+            );
+        } else if is(ReportKind::Protocol) {
+            advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
         } else if said("wait for each other") || self.picture.cycle().is_some() {
             advice.push(
                 "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
@@ -205,11 +265,13 @@ impl<'a> Case<'a> {
                     .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.advice())),
             );
         }
-        advice.push(
-            "If it is only slow, give it more time: Communicator::set_deadline for all operations, Operation::timeout \
-             for one."
-                .into(),
-        );
+        if is(ReportKind::Deadline) {
+            advice.push(
+                "If it is only slow, give it more time: Communicator::set_deadline for all operations, \
+                 Operation::timeout for one."
+                    .into(),
+            );
+        }
         advice
     }
 }
@@ -257,10 +319,13 @@ mod tests {
 
     #[test]
     fn who_has_not_called_is_named() {
-        let text = tell(&[
-            report(0, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
-            report(1, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
-        ]);
+        let text = tell(
+            &[
+                report(0, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
+                report(1, "all_reduce", 42, 2, "is at #40 and has not called #42 (told 200.0ms ago)"),
+            ],
+            false,
+        );
         assert!(text.contains("rank 0 has waited 12.3s in all_reduce #42 for rank 2"), "{text}");
         assert!(text.contains("- rank 2: its program has not come to this call"), "{text}");
         assert_eq!(text.matches("is at #40").count(), 1, "{text}");
@@ -269,9 +334,10 @@ mod tests {
     #[test]
     fn a_cycle_of_messages_is_named_and_one_of_a_collective_is_none() {
         let message = |rank, late| report(rank, "recv(1 × f32, peer 0, tag 1)", 0, late, "is in recv");
-        let text = tell(&[message(0, 1), message(1, 0)]);
+        let text = tell(&[message(0, 1), message(1, 0)], false);
         assert!(text.contains("ranks wait for each other: 0 → 1 → 0"), "{text}");
-        let text = tell(&[report(0, "all_reduce", 1, 1, "is in"), report(1, "all_reduce", 1, 0, "is in")]);
+        let text =
+            tell(&[report(0, "all_reduce", 1, 1, "is in"), report(1, "all_reduce", 1, 0, "is in")], false);
         assert!(!text.contains("wait for each other"), "{text}");
     }
 
@@ -306,7 +372,7 @@ mod tests {
             cause: "rank 2 (host b) is lost: its process ended".into(),
             ..report(rank, &format!("recv(1 × u8, peer {next}, tag {rank})"), 0, 2, "is in recv")
         };
-        let text = tell(&[lost(0, 1, 1), lost(1, 2, 0)]);
+        let text = tell(&[lost(0, 1, 1), lost(1, 2, 0)], false);
         for part in [
             "all are known to have completed, at most: #6\n",
             "rank 2 recv(1 × u8, peer 0, tag 2) #0 → rank 0 (told 300.0ms before)",
@@ -323,7 +389,7 @@ mod tests {
     fn the_last_report_of_a_rank_counts() {
         let mut early = report(0, "all_reduce", 42, 2, "has not called #42");
         early.waited = Duration::from_secs(1);
-        let text = tell(&[early, report(0, "all_reduce", 42, 2, "has not been heard from")]);
+        let text = tell(&[early, report(0, "all_reduce", 42, 2, "has not been heard from")], false);
         assert!(text.contains("12.3s") && !text.contains("1.0s"), "{text}");
         assert!(text.contains("can't be reached"), "{text}");
     }
@@ -332,7 +398,37 @@ mod tests {
     fn a_reported_cause_is_believed() {
         let mut told = report(0, "recv(1 × f32, peer 2, tag 1)", 3, 2, "is in no operation here");
         told.cause = "rank 2 sends tag 0 and this waits for tag 1: do the tags differ?".into();
-        let text = tell(&[told]);
+        let text = tell(&[told], false);
         assert!(text.contains("do the tags differ?") && text.contains("Compare the tags"), "{text}");
+    }
+
+    #[test]
+    fn the_newest_run_is_told_and_the_others_when_asked() {
+        let mut old = report(0, "all_reduce", 1, 2, "has not called #1");
+        (old.run, old.unix_ms, old.waited) = ("b".into(), 1000, Duration::from_secs(77));
+        let mut new = report(0, "all_reduce", 1, 2, "has not been heard from");
+        (new.run, new.unix_ms, new.pid) = ("a".into(), 2000, 4711);
+        let text = tell(&[new.clone(), old.clone()], false);
+        assert!(text.contains("rank 0 (process 4711) has waited 12.3s") && !text.contains("77.0s"), "{text}");
+        assert!(text.contains("earlier runs are in the file: 1."), "{text}");
+        let text = tell(&[new, old], true);
+        let (first, last) = (text.find("77.0s").unwrap(), text.find("12.3s").unwrap());
+        assert!(text.contains("Run 1 of 2") && first < last, "{text}");
+    }
+
+    #[test]
+    fn advice_is_for_what_went_wrong() {
+        let of = |kind| {
+            let mut told = report(0, "all_reduce", 0, 1, "is in");
+            (told.kind, told.cause) = (kind, "that".into());
+            tell(&[told], false)
+        };
+        let more_time = "give it more time";
+        assert!(of(ReportKind::Deadline).contains(more_time));
+        let lost = of(ReportKind::PeerLost);
+        assert!(lost.contains("exit code") && !lost.contains(more_time) && !lost.contains("gdb"), "{lost}");
+        let mismatch = of(ReportKind::Mismatch);
+        assert!(mismatch.contains("Compare the calls above") && !mismatch.contains(more_time), "{mismatch}");
+        assert!(mismatch.contains("call different things"), "{mismatch}");
     }
 }

@@ -1,0 +1,111 @@
+//! `split`, `dup` and `close`: without a runtime, with limits of their own, given up.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LINKS, assert_usable, class, world};
+use hcomm::{Error, Rank, blocking};
+
+/// What waits for a rank that is late by design.
+const SHORT: Duration = Duration::from_millis(300);
+
+#[test]
+fn no_runtime_is_needed() {
+    for link in LINKS {
+        world(link, 3, |mut comm| {
+            let rank = comm.rank().0;
+            let apart = blocking::split(&mut comm, (rank != 1).then_some(5), -i64::from(rank)).unwrap();
+            assert_eq!(apart.is_some(), rank != 1);
+            if let Some(mut apart) = apart {
+                assert_eq!((apart.name(), apart.rank().0), ("world/0:5", u32::from(rank == 0)));
+                assert_usable(&mut apart);
+                blocking::close(apart).unwrap();
+            }
+            let mut twin = blocking::dup(&mut comm).unwrap();
+            assert_usable(&mut twin);
+            assert_usable(&mut comm);
+            blocking::barrier(&mut comm).unwrap();
+            comm.close().wait().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_limit_of_its_own_names_who_is_late() {
+    for link in LINKS {
+        world(link, 3, |mut comm| {
+            let (zero, late, last) = (Rank(0), Rank(1), Rank(2));
+            match comm.rank() {
+                Rank(0) => {
+                    // Rank 2 has called by then.
+                    blocking::recv(&comm, last, 1, &mut [0u8]).unwrap();
+                    let Err(Error::Deadline(report)) = comm.split(Some(0), 0).timeout(SHORT).wait() else {
+                        panic!("a communicator without rank 1")
+                    };
+                    assert_eq!((report.operation.as_str(), &report.late[..]), ("split", &[late][..]));
+                    blocking::send(&comm, late, 1, &[1u8]).unwrap();
+                }
+                Rank(1) => {
+                    // It comes when the others have given up.
+                    blocking::recv(&comm, zero, 1, &mut [0u8]).unwrap();
+                    assert_eq!(class(&comm.split(Some(0), 0).wait().unwrap_err()), "aborted");
+                }
+                _ => {
+                    let split = comm.split(Some(0), 0);
+                    blocking::send(&comm, zero, 1, &[1u8]).unwrap();
+                    // What it is told is rank 0's report, and says so.
+                    let told = split.wait().unwrap_err().to_string();
+                    assert!(told.contains("rank 0 waited") && told.contains("for rank 1"), "{told}");
+                }
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn given_up_on_one_rank_is_given_up_on_all() {
+    for link in LINKS {
+        world(link, 2, |mut comm| {
+            if comm.rank().0 == 0 {
+                let dup = comm.dup();
+                dup.cancel();
+                assert_eq!(class(&dup.wait().unwrap_err()), "cancelled");
+                let split = comm.split(None, 0);
+                split.cancel();
+                assert_eq!(class(&split.wait().unwrap_err()), "cancelled");
+            } else {
+                blocking::recv(&comm, Rank(0), 1, &mut [0u8]).unwrap();
+                assert_eq!(class(&comm.dup().wait().unwrap_err()), "aborted");
+                assert_eq!(class(&comm.split(None, 0).wait().unwrap_err()), "aborted");
+            }
+            if comm.rank().0 == 0 {
+                blocking::send(&comm, Rank(1), 1, &[1u8]).unwrap();
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn close_has_a_limit_and_an_operation_of_its_own() {
+    for link in LINKS {
+        world(link, 2, |mut comm| {
+            let mut twin = comm.dup().wait().unwrap();
+            if comm.rank().0 == 0 {
+                let Err(Error::Deadline(report)) = twin.close().timeout(SHORT).wait() else {
+                    panic!("closed without rank 1")
+                };
+                assert_eq!((report.operation.as_str(), &report.late[..]), ("close", &[Rank(1)][..]));
+            } else {
+                blocking::recv(&comm, Rank(0), 1, &mut [0u8]).unwrap();
+                twin.barrier().wait().unwrap_err();
+            }
+            if comm.rank().0 == 0 {
+                blocking::send(&comm, Rank(1), 1, &[1u8]).unwrap();
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
