@@ -74,8 +74,10 @@ impl Conn {
     /// Something happened: it can be read, or written, again; or the peer has `ended` its side.
     #[inline]
     pub(crate) fn unblock(&mut self, readable: bool, writable: bool, ended: bool) {
-        if let Conn::Tcp(conn) = self {
-            conn.ended |= ended;
+        match self {
+            Conn::Tcp(conn) => conn.ended |= ended,
+            #[cfg(feature = "testing")]
+            Conn::Sim(_) => {}
         }
         either!(self, conn => {
             conn.read_blocked &= !readable;
