@@ -5,7 +5,7 @@
 //! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
-//! - `state`: what is in flight; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
+//! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told; `log`: where that is written
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
@@ -20,6 +20,7 @@
 pub(crate) mod call;
 pub(crate) mod channel;
 pub(crate) mod core;
+mod doubtful;
 mod head;
 mod incoming;
 mod io;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome, Request, Work};
-use super::channel::{Channel, Kept, Stashed, Verdict};
+use super::channel::{Channel, Kept, Stashed};
 use super::head::Head;
 use super::io::{Io, Via};
 use super::matching::{Content, Place, Unexpected};
@@ -18,8 +18,6 @@ use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
-use crate::link::frame::EAGER;
-use crate::rank::Seq;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
@@ -252,73 +250,6 @@ impl State {
         self.begin_doubtful(op, request);
     }
 
-    /// Begins a call that something may be wrong with.
-    fn begin_doubtful(&mut self, op: Arc<Op>, request: Request) {
-        let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        let collective = request.desc.tag.is_none();
-        let (mut calls, mut aborted) = (Vec::new(), None);
-        let mut refusal = channel.failure(&request);
-        if collective {
-            let late = channel.late.take();
-            for tomb in channel.exhume(request.seq) {
-                match tomb.verdict {
-                    Verdict::Contradicted(call) => calls.push((tomb.by, call)),
-                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(&request, tomb.by, cause)),
-                }
-            }
-            refusal = refusal.or(late);
-        }
-        // Given up while it waited for room, or for whoever drove.
-        if op.is_cancelled() && collective {
-            refusal = refusal.or_else(|| {
-                let operation = request.desc.operation.into();
-                let communicator = channel.name.to_string();
-                Some(Error::Cancelled { operation, seq: Seq(request.seq), communicator })
-            });
-        }
-        if let Work::Refuse(error) = &request.work {
-            refusal = refusal.or_else(|| Some((**error).clone()));
-        }
-        // Whoever gave it up has told all; where ranks disagree, this one has its say as well.
-        let known = refusal.is_none() && calls.is_empty() && aborted.is_some();
-        let aborted = aborted.filter(|_| calls.is_empty());
-        if let Some(error) =
-            refusal.or(aborted).or_else(|| self.departed(&request)).or_else(|| self.overdone(&request))
-        {
-            if collective {
-                self.drop_kept(&request);
-                self.tell_failed(request.channel, request.seq);
-                if !known {
-                    self.publish_failure(request.channel, request.seq, &error);
-                }
-            }
-            let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
-            let key = RunKey::default();
-            self.ended.push(Ended { op, key, outcome, forget: false, blocks: Vec::new() });
-            return;
-        }
-        self.launch(op, request, calls);
-    }
-
-    fn tell_failed(&mut self, channel: usize, seq: u64) {
-        if let Some(channel) = self.channels[channel].as_mut() {
-            channel.told(seq);
-        }
-    }
-
-    fn drop_kept(&mut self, request: &Request) {
-        let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
-            if let Kept::Frame(bytes) = kept
-                && header.flags & EAGER != 0
-            {
-                let world = channel.members[from] as usize;
-                self.io.consume_eager(world, bytes.len());
-                self.io.recycle(bytes);
-            }
-        }
-    }
-
     /// What a new operation in flight has, and a place for it.
     pub(super) fn new_head(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
         let channel = self.channels[request.channel].as_mut()?;
@@ -355,7 +286,7 @@ impl State {
         self.flights[key.index as usize].flight = Some(flight);
     }
 
-    fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
+    pub(super) fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
         let Some(mut head) = self.new_head(op, &request) else { return };
         head.aside = self.set_aside(&request);
         let key = head.key;

@@ -4,11 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::call::{Request, Work};
 use super::channel::{Past, Tomb, Verdict};
 use super::matching::Unexpected;
 use super::peer::Standing;
-use super::point::OFFERS_MAX;
 use super::state::{Flight, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
@@ -488,7 +486,7 @@ impl State {
         self.finish(key, Err(error));
     }
 
-    fn has_closed(&self, index: usize, rank: usize, operation: &str, seq: u64) -> Error {
+    pub(super) fn has_closed(&self, index: usize, rank: usize, operation: &str, seq: u64) -> Error {
         let world = self.channels[index].as_ref().map_or(0, |channel| channel.members[rank] as usize);
         Error::PeerLost {
             operation: operation.into(),
@@ -498,40 +496,6 @@ impl State {
             host: self.peers[world].label.clone(),
             cause: "it has closed this communicator".into(),
         }
-    }
-
-    /// A send to a rank that has accepted none of very many before.
-    pub(super) fn overdone(&self, request: &Request) -> Option<Error> {
-        let Work::Send { to } = request.work else { return None };
-        let waiting = self.channels[request.channel].as_ref()?.matching[to].offers.len();
-        if waiting < OFFERS_MAX {
-            return None;
-        }
-        let problem = format!(
-            "{waiting} messages to rank {to} wait to be received, which is the limit: await some of them first"
-        );
-        let operation = request.desc.operation.into();
-        Some(Error::InvalidArgument { operation, problem })
-    }
-
-    /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
-    /// had to send has come.
-    pub(super) fn departed(&self, request: &Request) -> Option<Error> {
-        let channel = self.channels[request.channel].as_ref()?;
-        let closed = |rank: &usize| {
-            let gone = self.peers[channel.members[*rank] as usize].standing != Standing::Here;
-            channel.closed[*rank].or(gone.then_some(0))
-        };
-        let misses = |rank: &usize| match request.work {
-            Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
-            Work::Send { to } => to == *rank && closed(rank).is_some(),
-            Work::Recv { from } => {
-                from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
-            }
-            Work::Refuse(_) | Work::Rebuild => false,
-        };
-        let rank = (0..channel.members.len()).find(misses)?;
-        Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
     }
 }
 

@@ -1,0 +1,116 @@
+//! Calls that something may be wrong with before they begin.
+
+use std::sync::Arc;
+
+use super::call::{Op, Outcome, Request, Work};
+use super::channel::{Kept, Stashed, Verdict};
+use super::peer::Standing;
+use super::point::OFFERS_MAX;
+use super::state::{Ended, State};
+use crate::error::Error;
+use crate::link::RunKey;
+use crate::link::frame::EAGER;
+use crate::rank::Seq;
+
+impl State {
+    /// Begins a call that something may be wrong with.
+    pub(super) fn begin_doubtful(&mut self, op: Arc<Op>, request: Request) {
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        let collective = request.desc.tag.is_none();
+        let (mut calls, mut aborted) = (Vec::new(), None);
+        let mut refusal = channel.failure(&request);
+        if collective {
+            let late = channel.late.take();
+            for tomb in channel.exhume(request.seq) {
+                match tomb.verdict {
+                    Verdict::Contradicted(call) => calls.push((tomb.by, call)),
+                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(&request, tomb.by, cause)),
+                }
+            }
+            refusal = refusal.or(late);
+        }
+        // Given up while it waited for room, or for whoever drove.
+        if op.is_cancelled() && collective {
+            refusal = refusal.or_else(|| {
+                let operation = request.desc.operation.into();
+                let communicator = channel.name.to_string();
+                Some(Error::Cancelled { operation, seq: Seq(request.seq), communicator })
+            });
+        }
+        if let Work::Refuse(error) = &request.work {
+            refusal = refusal.or_else(|| Some((**error).clone()));
+        }
+        // Whoever gave it up has told all; where ranks disagree, this one has its say as well.
+        let known = refusal.is_none() && calls.is_empty() && aborted.is_some();
+        let aborted = aborted.filter(|_| calls.is_empty());
+        if let Some(error) =
+            refusal.or(aborted).or_else(|| self.departed(&request)).or_else(|| self.overdone(&request))
+        {
+            if collective {
+                self.drop_kept(&request);
+                self.tell_failed(request.channel, request.seq);
+                if !known {
+                    self.publish_failure(request.channel, request.seq, &error);
+                }
+            }
+            let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
+            let key = RunKey::default();
+            self.ended.push(Ended { op, key, outcome, forget: false, blocks: Vec::new() });
+            return;
+        }
+        self.launch(op, request, calls);
+    }
+
+    fn tell_failed(&mut self, channel: usize, seq: u64) {
+        if let Some(channel) = self.channels[channel].as_mut() {
+            channel.told(seq);
+        }
+    }
+
+    fn drop_kept(&mut self, request: &Request) {
+        let Some(channel) = self.channels[request.channel].as_mut() else { return };
+        while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
+            if let Kept::Frame(bytes) = kept
+                && header.flags & EAGER != 0
+            {
+                let world = channel.members[from] as usize;
+                self.io.consume_eager(world, bytes.len());
+                self.io.recycle(bytes);
+            }
+        }
+    }
+
+    /// A send to a rank that has accepted none of very many before.
+    pub(super) fn overdone(&self, request: &Request) -> Option<Error> {
+        let Work::Send { to } = request.work else { return None };
+        let waiting = self.channels[request.channel].as_ref()?.matching[to].offers.len();
+        if waiting < OFFERS_MAX {
+            return None;
+        }
+        let problem = format!(
+            "{waiting} messages to rank {to} wait to be received, which is the limit: await some of them first"
+        );
+        let operation = request.desc.operation.into();
+        Some(Error::InvalidArgument { operation, problem })
+    }
+
+    /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
+    /// had to send has come.
+    pub(super) fn departed(&self, request: &Request) -> Option<Error> {
+        let channel = self.channels[request.channel].as_ref()?;
+        let closed = |rank: &usize| {
+            let gone = self.peers[channel.members[*rank] as usize].standing != Standing::Here;
+            channel.closed[*rank].or(gone.then_some(0))
+        };
+        let misses = |rank: &usize| match request.work {
+            Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
+            Work::Send { to } => to == *rank && closed(rank).is_some(),
+            Work::Recv { from } => {
+                from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
+            }
+            Work::Refuse(_) | Work::Rebuild => false,
+        };
+        let rank = (0..channel.members.len()).find(misses)?;
+        Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
+    }
+}
