@@ -29,9 +29,6 @@ use crate::path::{After, Partition, Post, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
 const SLICE: usize = 128 << 10;
-/// The same where a peer's memory is read and written directly: what is reduced is still in a first-level cache when it is
-/// written to the peer.
-const SLICE_DIRECT: usize = 32 << 10;
 /// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
 const PASSES: usize = 16;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
@@ -480,9 +477,7 @@ impl Run {
     ) -> bool {
         let Some(available) = self.available(program, srcs) else { return false };
         let StepState { raw, done, .. } = self.steps[index];
-        let direct = |src: &From| matches!(src, From::Input(input) if self.inputs[*input].via_memory);
-        let slice = if srcs.iter().any(direct) { SLICE_DIRECT } else { SLICE };
-        let slice_end = (done / slice + 1) * slice;
+        let slice_end = (done / SLICE + 1) * SLICE;
         let end = available.min(limit).min(slice_end).min(raw.len());
         if end == done && !(all && raw.len() == 0) {
             return false;
