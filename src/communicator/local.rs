@@ -71,7 +71,7 @@ impl Communicator {
                 let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
                     .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
                 engine.name_run(run.clone());
-                let facts = Facts::new(n as u32);
+                let facts = Facts::new(n as u32).within_process();
                 Ok(Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone()))
             })
             .collect()

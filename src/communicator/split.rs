@@ -210,8 +210,7 @@ impl Parent {
     pub(super) fn open(&self, id: u64, name: std::sync::Arc<str>, chosen: &[usize]) -> Communicator {
         let rank = chosen.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let members = chosen.iter().map(|rank| self.members[*rank]).collect();
-        let facts = Facts::new(chosen.len() as u32);
-        let facts = Facts { order: self.facts.order, mesh_ranks_max: self.facts.mesh_ranks_max, ..facts };
+        let facts = self.facts.of_part(chosen.len() as u32);
         let mut child =
             Communicator::open(self.engine.clone(), id, name, members, rank, facts, self.plans.clone());
         child.set_deadline(self.deadline);

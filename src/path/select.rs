@@ -26,6 +26,9 @@ pub const ONE_SHOT_BYTES_MAX: u64 = 16 << 10;
 /// The same between two ranks, where one-shot sends no more than two-shot does.
 pub const ONE_SHOT_BYTES_MAX_PAIR: u64 = 32 << 10;
 
+/// The same between two ranks of one process, which read and write each other's memory directly.
+pub const ONE_SHOT_BYTES_MAX_DIRECT: u64 = 128;
+
 /// The largest vector that is sent as a whole in each round of recursive doubling, in bytes.
 pub const DOUBLING_BYTES_MAX: u64 = 16 << 10;
 
@@ -163,6 +166,8 @@ pub struct Facts {
     pub doubling_bytes_max: u64,
     /// Whether a ring may be taken.
     pub order: Order,
+    /// Whether all ranks are in one process.
+    pub in_process: bool,
 }
 
 impl Facts {
@@ -174,7 +179,25 @@ impl Facts {
             one_shot_bytes_max: if world == 2 { ONE_SHOT_BYTES_MAX_PAIR } else { ONE_SHOT_BYTES_MAX },
             doubling_bytes_max: DOUBLING_BYTES_MAX,
             order: Order::Fixed,
+            in_process: false,
         }
+    }
+
+    /// The same for ranks of one process.
+    pub const fn within_process(mut self) -> Self {
+        self.in_process = true;
+        if self.world == 2 {
+            self.one_shot_bytes_max = ONE_SHOT_BYTES_MAX_DIRECT;
+        }
+        self
+    }
+
+    /// The facts of a part of this world, of that many ranks.
+    pub const fn of_part(&self, ranks: u32) -> Self {
+        let mut facts = Facts::new(ranks);
+        facts.order = self.order;
+        facts.mesh_ranks_max = self.mesh_ranks_max;
+        if self.in_process { facts.within_process() } else { facts }
     }
 
     /// A hash over all facts; the same on every machine.
@@ -195,6 +218,7 @@ impl Facts {
             ("one_shot_bytes_max", self.one_shot_bytes_max.to_string()),
             ("doubling_bytes_max", self.doubling_bytes_max.to_string()),
             ("order", self.order.to_string()),
+            ("in_process", self.in_process.to_string()),
         ]
     }
 }
@@ -438,6 +462,9 @@ mod tests {
     fn few_ranks_use_the_mesh_and_many_a_tree() {
         assert_eq!(chosen(2, 32 << 10, Order::Fixed), Algorithm::MeshOneShot);
         assert_eq!(chosen(3, 32 << 10, Order::Fixed), Algorithm::MeshTwoShot);
+        let near = Facts::new(4).within_process().of_part(2);
+        assert_eq!(near, Facts::new(2).within_process());
+        assert!(near.one_shot_bytes_max < Facts::new(2).one_shot_bytes_max);
         assert_eq!(chosen(8, 16 << 10, Order::Fixed), Algorithm::MeshOneShot);
         assert_eq!(chosen(9, 16 << 10, Order::Fixed), Algorithm::RecursiveDoubling);
         assert_eq!(chosen(9, 1 << 30, Order::Fixed), Algorithm::HalvingDoubling);
