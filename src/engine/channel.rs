@@ -53,6 +53,8 @@ pub(crate) struct Channel {
     pub closed: Vec<Option<u64>>,
     /// On how many of its connections each rank has said so.
     pub closes: Vec<u8>,
+    /// What each rank called last, as it said when it closed.
+    pub parting: Vec<Vec<(u64, CallInfo)>>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
     pub rebuild: Rebuild,
@@ -139,6 +141,7 @@ impl Channel {
             late: None,
             closed: vec![None; ranks],
             closes: vec![0; ranks],
+            parting: vec![Vec::new(); ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
             rebuild: Rebuild::new(ranks),
@@ -170,6 +173,13 @@ impl Channel {
             self.history.pop_front();
         }
         self.history.push_back(Past { seq, desc, told: false, answered: Vec::new() });
+    }
+
+    /// The last calls made here, to be told when this rank leaves.
+    pub(crate) fn last_calls(&self) -> Vec<(u64, CallInfo)> {
+        /// More than can be in question: others are as far back as what this rank has sent ahead lets them be.
+        const LAST: usize = 16;
+        self.history.iter().rev().take(LAST).map(|past| (past.seq, past.desc.info())).collect()
     }
 
     pub(crate) fn past_call(&mut self, seq: u64) -> Option<&mut Past> {

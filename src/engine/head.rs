@@ -31,8 +31,9 @@ pub(crate) struct Head {
     pub verdict: Option<Instant>,
 }
 
-/// How much longer a verdict waits while no call is known that differs.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How much longer a verdict waits while no call is known that differs: who contradicts has told it, and a network that
+/// loses may bring it after some attempts only.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Head {
     /// When a contradicted operation ends with what is known then.

@@ -26,7 +26,7 @@ impl Handler for State {
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
-            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Rebuild => {
+            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild => {
                 Ok(Sink::Owned(self.io.spare(length)))
             }
             _ => Ok(Sink::Owned(Vec::new())),
@@ -189,7 +189,7 @@ impl State {
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Rebuild => self.on_view(index, from, &bytes),
-            Kind::Close => self.said_close(index, from, header.number),
+            Kind::Close => self.said_close(index, from, header.number, &bytes),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
         }
     }

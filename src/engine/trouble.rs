@@ -178,9 +178,13 @@ impl State {
     fn decide(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
-        let (index, operation, seq, calls) =
+        let (index, operation, seq, mut calls) =
             (head.channel, head.desc.operation, head.seq, head.calls.clone());
         let Some(channel) = &self.channels[index] else { return };
+        for (rank, last) in channel.parting.iter().enumerate() {
+            let call = last.iter().find(|(of, _)| *of == seq && calls.iter().all(|(told, _)| *told != rank));
+            calls.extend(call.map(|(_, call)| (rank, call.clone())));
+        }
         let error = channel.mismatch(operation, seq, &calls);
         self.finish(key, Err(error));
     }
@@ -425,7 +429,8 @@ impl State {
         }
         let header = Header::new(Kind::Close, channel.id, channel.called);
         let (members, rank) = (channel.members.clone(), channel.rank);
-        self.broadcast(index, header, &[]);
+        let calls = encode(&channel.last_calls());
+        self.broadcast(index, header, &calls);
         for (other, world) in members.iter().enumerate() {
             if other != rank {
                 self.io.control_bulk(*world as usize, Outgoing::control(header));
@@ -436,7 +441,14 @@ impl State {
 
     /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
     /// come once all of them say so.
-    pub(crate) fn said_close(&mut self, index: usize, rank: usize, called: u64) -> Result<(), String> {
+    pub(crate) fn said_close(
+        &mut self,
+        index: usize,
+        rank: usize,
+        called: u64,
+        calls: &[u8],
+    ) -> Result<(), String> {
+        let calls = if calls.is_empty() { Vec::new() } else { decode(calls)? };
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let connections =
             if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
@@ -444,6 +456,7 @@ impl State {
             return Err("has closed a communicator twice".into());
         }
         channel.closes[rank] += 1;
+        channel.parting[rank].extend(calls);
         if channel.closes[rank] == connections {
             self.on_close(index, rank, called);
         }
@@ -480,6 +493,13 @@ impl State {
         let Some(rank) = waits.into_iter().find(|rank| channel.closed[*rank].is_some() && !disputed) else {
             return;
         };
+        // It has sent all it had to, but not what is waited for: what it called says why.
+        let called = channel.parting[rank].iter().find(|(of, _)| *of == seq).map(|(_, call)| call.clone());
+        let own = self.flight(key).map(|flight| flight.head().desc.info());
+        if called.is_some() && called != own && matches!(self.flight(key), Some(Flight::Collective(_))) {
+            self.contradict(key, called.map(|call| (rank, call)).into_iter().collect());
+            return;
+        }
         // A contradiction that nobody was told of may be why this one leaves.
         let late = self.channels[index].as_mut().and_then(|channel| channel.late.take());
         let error = late.unwrap_or_else(|| self.has_closed(index, rank, operation, seq));

@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Status = 9,
     /// Reports consumed eager bytes (in the header) and nothing else.
     Consumed = 10,
-    /// The sender will not use this channel again.
+    /// The sender will not use this channel again; payload is what it called last.
     Close = 11,
     /// The sender will not send anything again.
     Bye = 12,
@@ -184,7 +184,7 @@ impl Header {
     fn length_max(&self) -> usize {
         match self.kind {
             Kind::Data | Kind::Eager | Kind::Body => PAYLOAD_MAX,
-            Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Rebuild => CONTROL_MAX,
+            Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild => CONTROL_MAX,
             _ => 0,
         }
     }
