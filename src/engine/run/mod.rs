@@ -30,7 +30,7 @@ use crate::path::{After, Partition, Post, Range, Space};
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
 const SLICE: usize = 128 << 10;
 /// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
-const PASSES: usize = 16;
+const PASSES: usize = 2;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
 pub(super) const WINDOW: usize = 4 * PAYLOAD_MAX;
 /// Credit is told in portions of this size, except for the last.
