@@ -2,6 +2,7 @@
 //!
 //! `HCOMM_SIM_SEED=n` runs that schedule of every test and no other, `HCOMM_SIM_SEED=n..m` those from n on to before m.
 
+mod common;
 #[path = "sim/program.rs"]
 mod program;
 

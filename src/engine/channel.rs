@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::{CallDesc, Op, Request};
+use super::io::Io;
 use super::matching::Matching;
 use super::rebuild::Rebuild;
 use super::status::Status;
 use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
-use crate::link::frame::Header;
+use crate::link::frame::{EAGER, Header};
 use crate::link::memory::Lease;
 use crate::rank::{Rank, Seq};
 
@@ -79,6 +80,16 @@ impl Stashed {
         match &self.kept {
             Kept::Frame(bytes) => bytes.len(),
             Kept::Lease(_) => 0,
+        }
+    }
+
+    /// Nobody will ask for it: its eager budget goes back to the rank of the world that sent it.
+    pub(crate) fn discard(self, world: usize, io: &mut Io) {
+        if let Kept::Frame(bytes) = self.kept {
+            if self.header.flags & EAGER != 0 {
+                io.consume_eager(world, bytes.len());
+            }
+            io.recycle(bytes);
         }
     }
 }

@@ -228,7 +228,9 @@ impl Core {
                 match conn.read(peer, TURN_BYTES, &mut self.state) {
                     Ok(any) => {
                         moved |= any;
-                        self.quiet *= u32::from(!any || class == Class::Fast);
+                        if any && class == Class::Bulk {
+                            self.quiet = 0;
+                        }
                     }
                     Err(broken) => self.broken(peer, class, broken),
                 }
@@ -262,7 +264,9 @@ impl Core {
                 if !conn.has_outgoing() || conn.write_blocked() {
                     continue;
                 }
-                self.quiet *= u32::from(class == Class::Fast);
+                if class == Class::Bulk {
+                    self.quiet = 0;
+                }
                 let before = conn.queued_bytes();
                 match conn.write(consumed, TURN_BYTES, &mut self.state) {
                     Ok(any) => {

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::call::{Op, Outcome, Request, Work};
-use super::channel::{Kept, Stashed, Verdict};
+use super::channel::Verdict;
 use super::peer::Standing;
 use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
 use crate::error::Error;
 use crate::link::RunKey;
-use crate::link::frame::EAGER;
 use crate::rank::Seq;
 
 impl State {
@@ -69,14 +68,9 @@ impl State {
 
     fn drop_kept(&mut self, request: &Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        while let Some(Stashed { from, header, kept }) = channel.unkeep(request.seq) {
-            if let Kept::Frame(bytes) = kept
-                && header.flags & EAGER != 0
-            {
-                let world = channel.members[from] as usize;
-                self.io.consume_eager(world, bytes.len());
-                self.io.recycle(bytes);
-            }
+        while let Some(stashed) = channel.unkeep(request.seq) {
+            let world = channel.members[stashed.from] as usize;
+            stashed.discard(world, &mut self.io);
         }
     }
 

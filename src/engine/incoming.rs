@@ -210,13 +210,9 @@ impl State {
     pub(crate) fn discard_kept(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         let members = channel.members.clone();
-        for Stashed { from, header, kept } in channel.take_kept() {
-            if let Kept::Frame(bytes) = kept {
-                if header.flags & EAGER != 0 {
-                    self.io.consume_eager(members[from] as usize, bytes.len());
-                }
-                self.io.recycle(bytes);
-            }
+        for stashed in channel.take_kept() {
+            let world = members[stashed.from] as usize;
+            stashed.discard(world, &mut self.io);
         }
         for (from, matching) in channel.matching.iter_mut().enumerate() {
             for message in matching.take_unexpected() {
@@ -402,7 +398,7 @@ impl State {
 
     /// Payload bytes kept for communicators that were not opened yet.
     pub(super) fn orphan_bytes(&self) -> usize {
-        self.orphans.iter().map(|(_, stashed)| stashed.bytes()).sum()
+        self.peers.iter().map(|peer| peer.orphan_bytes).sum()
     }
 
     /// A frame of a communicator that is open by now.

@@ -481,8 +481,8 @@ impl State {
             return;
         }
         let head = flight.head();
-        let (index, operation, seq, disputed) =
-            (head.channel, head.desc.operation, head.seq, head.verdict.is_some());
+        let collective = matches!(flight, Flight::Collective(_));
+        let (index, desc, seq, disputed) = (head.channel, head.desc, head.seq, head.verdict.is_some());
         let Some(channel) = &self.channels[index] else { return };
         if channel.closed.iter().all(Option::is_none) {
             return;
@@ -495,14 +495,13 @@ impl State {
         };
         // It has sent all it had to, but not what is waited for: what it called says why.
         let called = channel.parting[rank].iter().find(|(of, _)| *of == seq).map(|(_, call)| call.clone());
-        let own = self.flight(key).map(|flight| flight.head().desc.info());
-        if called.is_some() && called != own && matches!(self.flight(key), Some(Flight::Collective(_))) {
-            self.contradict(key, called.map(|call| (rank, call)).into_iter().collect());
+        if let Some(called) = called.filter(|called| collective && *called != desc.info()) {
+            self.contradict(key, vec![(rank, called)]);
             return;
         }
         // A contradiction that nobody was told of may be why this one leaves.
         let late = self.channels[index].as_mut().and_then(|channel| channel.late.take());
-        let error = late.unwrap_or_else(|| self.has_closed(index, rank, operation, seq));
+        let error = late.unwrap_or_else(|| self.has_closed(index, rank, desc.operation, seq));
         self.finish(key, Err(error));
     }
 

@@ -1,5 +1,7 @@
 //! Frames: the one header of all byte links.
 
+use std::collections::VecDeque;
+
 use crate::buffer::raw::Raw;
 
 use super::RunKey;
@@ -120,6 +122,13 @@ impl Header {
         }
     }
 
+    /// What is known only when the frame begins to leave.
+    pub(crate) fn stamp(&mut self, frame: u32, acknowledged: u32, consumed: u64) {
+        self.frame = frame;
+        self.acknowledged = acknowledged;
+        self.consumed = consumed;
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -229,6 +238,27 @@ impl Outgoing {
         header.length = body.len() as u32;
         Outgoing { header, payload: Payload::Owned(body) }
     }
+}
+
+/// The operation is over: its frames do not leave. The first, if it has `begun` to, is finished from a copy. Returns the
+/// lent bytes that will not leave.
+pub(crate) fn take_back(outgoing: &mut VecDeque<Outgoing>, run: RunKey, mut begun: bool) -> usize {
+    let mut gone = 0;
+    outgoing.retain_mut(|frame| {
+        let begun = std::mem::take(&mut begun);
+        match frame.payload {
+            Payload::Lent { raw, run: of, .. } if of == run => {
+                if begun {
+                    frame.payload = Payload::Owned(raw.to_vec());
+                } else {
+                    gone += raw.len();
+                }
+                begun
+            }
+            _ => true,
+        }
+    });
+    gone
 }
 
 #[cfg(test)]

@@ -44,6 +44,25 @@ pub(crate) enum Sink {
     Discard,
 }
 
+impl Sink {
+    /// Payload from byte `at` on.
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
+        let range = at..at + bytes.len();
+        match self {
+            Sink::Direct(raw, _) => raw.sub(range).copy_from_slice(bytes),
+            Sink::Owned(vec) => vec[range].copy_from_slice(bytes),
+            Sink::Discard => {}
+        }
+    }
+
+    /// An operation is over: nothing more goes into its memory.
+    pub(crate) fn forget(&mut self, run: RunKey) {
+        if matches!(self, Sink::Direct(_, of) if *of == run) {
+            *self = Sink::Discard;
+        }
+    }
+}
+
 /// Told what arrives and what has left.
 pub(crate) trait Handler {
     /// A header came from `peer`; where does its payload go?

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload};
+use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
 use super::{Class, Handler, RunKey, Sink};
 
 /// Bytes read ahead for headers and small payloads. Large payload is read in place, so this stays small.
@@ -116,6 +116,17 @@ pub(crate) enum Broken {
     Protocol(String),
 }
 
+impl Broken {
+    /// The peer has closed its side, after a goodbye or in the middle.
+    pub(crate) fn end(in_order: bool) -> Self {
+        if in_order {
+            Broken::Closed
+        } else {
+            Broken::Lost("its end of the connection was closed without goodbye (process ended?)".into())
+        }
+    }
+}
+
 impl Conn {
     pub(crate) fn new(socket: TcpStream, class: Class) -> Self {
         Conn {
@@ -209,9 +220,7 @@ impl Conn {
             && let Some(frame) = self.outgoing.front_mut()
             && frame.header.length as usize <= SMALL
         {
-            frame.header.frame = self.frames_sent;
-            frame.header.acknowledged = self.frames_received;
-            frame.header.consumed = consumed;
+            frame.header.stamp(self.frames_sent, self.frames_received, consumed);
             let payload = frame.payload.bytes();
             let mut bytes = [0; HEADER_BYTES + SMALL];
             bytes[..HEADER_BYTES].copy_from_slice(&frame.header.encode());
@@ -223,9 +232,8 @@ impl Conn {
         for (index, (frame, bytes)) in self.outgoing.iter_mut().zip(headers.iter_mut()).enumerate() {
             // A header that has partly left must not change.
             if index > 0 || self.sent == 0 {
-                frame.header.frame = self.frames_sent.wrapping_add(index as u32);
-                frame.header.acknowledged = self.frames_received;
-                frame.header.consumed = consumed;
+                let number = self.frames_sent.wrapping_add(index as u32);
+                frame.header.stamp(number, self.frames_received, consumed);
             }
             *bytes = frame.header.encode();
         }
@@ -316,11 +324,7 @@ impl Conn {
     }
 
     fn ended(&self) -> Broken {
-        if self.said_bye && self.incoming.is_none() && self.start == self.end {
-            Broken::Closed
-        } else {
-            Broken::Lost("its end of the connection was closed without goodbye (process ended?)".into())
-        }
+        Broken::end(self.said_bye && self.incoming.is_none() && self.start == self.end)
     }
 
     /// One system call: the rest of a payload goes to its sink, what follows goes ahead. Returns how many bytes came,
@@ -376,15 +380,7 @@ impl Conn {
                 let want = incoming.header.length as usize - incoming.received;
                 let have = want.min(self.end - self.start);
                 let bytes = &self.ahead[self.start..self.start + have];
-                match &mut incoming.sink {
-                    Sink::Direct(raw, _) => {
-                        raw.sub(incoming.received..incoming.received + have).copy_from_slice(bytes);
-                    }
-                    Sink::Owned(vec) => {
-                        vec[incoming.received..incoming.received + have].copy_from_slice(bytes)
-                    }
-                    Sink::Discard => {}
-                }
+                incoming.sink.put(incoming.received, bytes);
                 incoming.received += have;
                 self.start += have;
                 if have < want {
@@ -444,29 +440,10 @@ impl Conn {
     /// The operation is over: its memory is not touched again. What has begun to leave is finished from a copy.
     /// Returns the lent bytes that will not leave.
     pub(crate) fn forget(&mut self, run: RunKey) -> usize {
-        if let Some(incoming) = &mut self.incoming
-            && matches!(incoming.sink, Sink::Direct(_, of) if of == run)
-        {
-            incoming.sink = Sink::Discard;
+        if let Some(incoming) = &mut self.incoming {
+            incoming.sink.forget(run);
         }
-        let started = self.sent > 0;
-        let mut index = 0;
-        let mut gone = 0;
-        self.outgoing.retain_mut(|frame| {
-            let first = index == 0;
-            index += 1;
-            match frame.payload {
-                Payload::Lent { raw, run: of, .. } if of == run => {
-                    if first && started {
-                        frame.payload = Payload::Owned(raw.to_vec());
-                        return true;
-                    }
-                    gone += raw.len();
-                    false
-                }
-                _ => true,
-            }
-        });
+        let gone = take_back(&mut self.outgoing, run, self.sent > 0);
         self.queued_bytes -= gone;
         gone
     }

@@ -125,6 +125,7 @@ pub fn class(error: &Error) -> &'static str {
 }
 
 /// Numbers that look random and are the same for the same seed (splitmix64).
+#[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {
@@ -138,6 +139,14 @@ impl Random {
 
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
+    }
+
+    pub fn one_of<T: Clone>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())].clone()
+    }
+
+    pub fn millis(&mut self, bound: u64) -> Duration {
+        Duration::from_micros(self.next() % (bound * 1000))
     }
 
     pub fn shuffle<T>(&mut self, items: &mut [T]) {

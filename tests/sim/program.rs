@@ -2,35 +2,10 @@
 
 use std::time::Duration;
 
+pub use crate::common::Random;
 use hcomm::path::Algorithm;
 use hcomm::testing::World;
 use hcomm::{Communicator, Error, OpError, Operation, Rank, ReduceOp};
-
-/// Numbers that depend on a seed only.
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn one_of<T: Clone>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())].clone()
-    }
-
-    pub fn millis(&mut self, bound: u64) -> Duration {
-        Duration::from_micros(self.next() % (bound * 1000))
-    }
-}
 
 /// A call of all ranks.
 #[derive(Clone, Debug)]

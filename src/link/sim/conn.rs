@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fabric::Fabric;
 use super::stream::Next;
-use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload};
+use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
 use crate::link::tcp::{Broken, Traffic};
 use crate::link::{Class, Handler, RunKey, Sink};
 
@@ -173,11 +173,7 @@ impl Conn {
     }
 
     fn ended(&self) -> Broken {
-        if self.said_bye {
-            Broken::Closed
-        } else {
-            Broken::Lost("its end of the connection was closed without goodbye (process ended?)".into())
-        }
+        Broken::end(self.said_bye)
     }
 
     fn begin(
@@ -201,27 +197,10 @@ impl Conn {
     }
 
     pub(crate) fn forget(&mut self, run: RunKey) -> usize {
-        if let Some(incoming) = &mut self.incoming
-            && matches!(incoming.sink, Sink::Direct(_, of) if of == run)
-        {
-            incoming.sink = Sink::Discard;
+        if let Some(incoming) = &mut self.incoming {
+            incoming.sink.forget(run);
         }
-        let mut begun = self.leaving.is_some();
-        let mut gone = 0;
-        self.outgoing.retain_mut(|frame| {
-            let first = std::mem::take(&mut begun);
-            match frame.payload {
-                Payload::Lent { raw, run: of, .. } if of == run => {
-                    if first {
-                        frame.payload = Payload::Owned(raw.to_vec());
-                        return true;
-                    }
-                    gone += raw.len();
-                    false
-                }
-                _ => true,
-            }
-        });
+        let gone = take_back(&mut self.outgoing, run, self.leaving.is_some());
         self.queued_bytes -= gone;
         gone
     }
@@ -251,14 +230,9 @@ impl Conn {
 
 impl Incoming {
     fn take(&mut self, part: usize) {
-        let range = self.received..self.received + part;
-        let bytes = &self.payload[range.clone()];
-        match &mut self.sink {
-            Sink::Direct(raw, _) => raw.sub(range.clone()).copy_from_slice(bytes),
-            Sink::Owned(vec) => vec[range.clone()].copy_from_slice(bytes),
-            Sink::Discard => {}
-        }
-        self.received = range.end;
+        let end = self.received + part;
+        self.sink.put(self.received, &self.payload[self.received..end]);
+        self.received = end;
     }
 }
 
