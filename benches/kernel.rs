@@ -46,7 +46,7 @@ fn all(criterion: &mut Criterion) {
                     bencher.iter(|| unsafe {
                         kernel::reduce(
                             reduction,
-                            black_box(starts[0]),
+                            black_box(&starts[..1]),
                             black_box(&srcs),
                             bytes / dtype.size(),
                         );

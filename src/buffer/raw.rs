@@ -72,16 +72,31 @@ impl Raw {
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
     }
 
-    /// `dst = srcs[0] ∘ srcs[1] ∘ …`.
-    pub(crate) fn reduce_from(self, reduction: Reduction, srcs: &[Raw]) {
-        let mut pointers = [std::ptr::null::<u8>(); kernel::SOURCES_MAX];
+    /// `dst = srcs[0] ∘ srcs[1] ∘ …`, and the same in each of `copies`.
+    pub(crate) fn reduce_from(self, reduction: Reduction, srcs: &[Raw], copies: &[Raw]) {
+        /// Most operations have no more, and need not clear memory for many.
+        const FEW: usize = 4;
+        if srcs.len() <= FEW && copies.len() < FEW {
+            self.reduce_up_to::<FEW>(reduction, srcs, copies);
+        } else {
+            self.reduce_up_to::<{ kernel::SOURCES_MAX }>(reduction, srcs, copies);
+        }
+    }
+
+    fn reduce_up_to<const N: usize>(self, reduction: Reduction, srcs: &[Raw], copies: &[Raw]) {
+        let mut pointers = [std::ptr::null::<u8>(); N];
         for (pointer, src) in pointers.iter_mut().zip(srcs) {
             assert_eq!(src.bytes, self.bytes, "reduction over ranges of different lengths");
             *pointer = src.ptr;
         }
+        let mut dsts = [self.ptr; N];
+        for (pointer, copy) in dsts[1..].iter_mut().zip(copies) {
+            assert_eq!(copy.bytes, self.bytes, "reduction into ranges of different lengths");
+            *pointer = copy.ptr;
+        }
         let elements = self.bytes / reduction.dtype.size();
         // SAFETY: all valid for `bytes`, aligned since buffers are and cuts are between elements; the verified plan
         // excludes other writers and readers.
-        unsafe { kernel::reduce(reduction, self.ptr, &pointers[..srcs.len()], elements) }
+        unsafe { kernel::reduce(reduction, &dsts[..=copies.len()], &pointers[..srcs.len()], elements) }
     }
 }

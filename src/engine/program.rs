@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::kernel::SOURCES_MAX;
 use crate::path::{Action, After, Partition, Post, Range, Source, StepId, VerifiedPlan};
 
 /// One rank's part of a plan.
@@ -47,6 +48,8 @@ pub(crate) enum Act {
         srcs: Vec<From>,
         post: Post,
         streams: usize,
+        /// The `Send` steps whose peers this writes the result to itself, where they are in this process.
+        pushes: Vec<usize>,
     },
 }
 
@@ -114,12 +117,32 @@ impl Program {
                         .collect();
                     let streams = srcs.iter().filter(|src| matches!(src, From::Input(_))).count();
                     program.windows += streams;
-                    (Act::Reduce { srcs, post: *post, streams }, *dst)
+                    (Act::Reduce { srcs, post: *post, streams, pushes: Vec::new() }, *dst)
                 }
             };
             program.steps.push(Step { act, range, after: step.after.clone() });
         }
+        program.fuse();
         program
+    }
+
+    /// Lets reductions write their results to peers as well: to where they have just read.
+    fn fuse(&mut self) {
+        for index in 0..self.steps.len() {
+            let Step { act: Act::Send { to, push: Some(push), .. }, after, .. } = &self.steps[index] else {
+                continue;
+            };
+            let (to, lent) = (*to, push.lent);
+            let [After::Stream(reduce)] = after[..] else { continue };
+            let inputs = &self.inputs;
+            let is_read = |src: &From| matches!(src, From::Input(input) if inputs[*input].from == to && inputs[*input].sender_step == lent);
+            if let Act::Reduce { srcs, pushes, .. } = &mut self.steps[usize::from(reduce)].act
+                && srcs.iter().any(is_read)
+                && pushes.len() < SOURCES_MAX - 1
+            {
+                pushes.push(index);
+            }
+        }
     }
 
     fn input(&mut self, me: usize, from: usize, message: u16, step: usize) -> usize {

@@ -41,18 +41,21 @@ pub(crate) struct Reduction {
     pub divisor: u32,
 }
 
-/// `dst[i] = srcs[0][i] ∘ srcs[1][i] ∘ …` for `elements` elements, in that order.
+/// `dsts[k][i] = srcs[0][i] ∘ srcs[1][i] ∘ …` for `elements` elements, in that order; the same in each of `dsts`, of which
+/// there is at least one.
 ///
 /// # Safety
-/// `dst` and all `srcs` are valid for `elements` elements of the type and aligned to it. A source is `dst` itself or
-/// does not overlap it. Nobody writes a source, nor touches `dst`, during the call.
-pub(crate) unsafe fn reduce(reduction: Reduction, dst: *mut u8, srcs: &[*const u8], elements: usize) {
+/// All `dsts` and `srcs` are valid for `elements` elements of the type and aligned to it. A destination is one of the
+/// sources or does not overlap any, and overlaps no other destination. Nobody writes a source, nor touches a destination,
+/// during the call.
+pub(crate) unsafe fn reduce(reduction: Reduction, dsts: &[*mut u8], srcs: &[*const u8], elements: usize) {
     debug_assert!((1..=SOURCES_MAX).contains(&srcs.len()), "{} sources", srcs.len());
     debug_assert!(reduction.divisor == 1 || reduction.op == ReduceOp::Avg, "{reduction:?}");
     assert_ne!(reduction.divisor, 0, "{reduction:?}");
     let sweep = (dispatch().select)(reduction);
+    let (dst, copies) = (dsts[0], &dsts[1..]);
     // SAFETY: the caller's promises about memory are those of `Job`; `dispatch` checked the instruction set.
-    unsafe { sweep(&Job { dst, srcs, elements, divisor: reduction.divisor }) }
+    unsafe { sweep(&Job { dst, copies, srcs, elements, divisor: reduction.divisor }) }
 }
 
 /// Copies `bytes` bytes.

@@ -1,7 +1,7 @@
 //! The loop over memory, compiled once per instruction set, element type and reduction.
 //!
 //! A turn of the loop loads a few registers' worth of lanes from each source in order, keeps the accumulators in
-//! registers and stores them once. All loads of a turn precede its store, hence `dst` may be any of the sources. No
+//! registers and stores them. All loads of a turn precede its stores, hence a destination may be any of the sources. No
 //! reference to the memory is ever formed: other threads may hold other parts of the same buffers.
 //!
 //! The tail runs through the same code as the body, on copies padded with zeros.
@@ -17,6 +17,8 @@ use super::narrow;
 /// The memory of one reduction.
 pub(super) struct Job<'a> {
     pub dst: *mut u8,
+    /// Further places of the result.
+    pub copies: &'a [*mut u8],
     /// At least one.
     pub srcs: &'a [*const u8],
     pub elements: usize,
@@ -135,6 +137,9 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
             let load = |src: *const u8| src.add(at).cast::<[T; N]>().read_unaligned();
             let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
             job.dst.add(at).cast::<[T; N]>().write_unaligned(lanes);
+            for copy in job.copies {
+                copy.add(at).cast::<[T; N]>().write_unaligned(lanes);
+            }
         }
     }
     let at = turns * size_of::<[T; N]>();
@@ -148,7 +153,9 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
                 padded
             };
             let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
-            job.dst.add(at).copy_from_nonoverlapping(lanes.as_ptr().cast::<u8>(), rest);
+            for dst in std::iter::once(&job.dst).chain(job.copies) {
+                dst.add(at).copy_from_nonoverlapping(lanes.as_ptr().cast::<u8>(), rest);
+            }
         }
     }
 }

@@ -194,7 +194,7 @@ fn run<T: Reference>(
         memory.iter_mut().map(|fenced| fenced[misaligned..].as_mut_ptr().cast()).collect();
     let srcs: Vec<*const u8> = starts[..columns.len()].iter().map(|start| start.cast_const()).collect();
     let dst = starts[dst_is.unwrap_or(columns.len())];
-    let job = Job { dst, srcs: &srcs, elements, divisor: reduction.divisor };
+    let job = Job { dst, copies: &[], srcs: &srcs, elements, divisor: reduction.divisor };
     // SAFETY: the memory is `elements` long from each start, and this thread's; the CPU has what is available.
     unsafe { (dispatch.select)(reduction)(&job) };
     for fenced in &mut memory {
@@ -284,7 +284,7 @@ fn slicing_is_invisible<T: Reference>() {
     for reduction in reductions::<T>(3) {
         let mut whole = vec![T::of_bits(0); 513];
         // SAFETY: four vectors of 513 elements, all this thread's.
-        unsafe { reduce(reduction, whole.as_mut_ptr().cast(), &srcs, 513) };
+        unsafe { reduce(reduction, &[whole.as_mut_ptr().cast()], &srcs, 513) };
         for slice in [1, 2, 13, 64, 100, 511] {
             let mut sliced = vec![T::of_bits(0); 513];
             for start in (0..513).step_by(slice) {
@@ -292,7 +292,7 @@ fn slicing_is_invisible<T: Reference>() {
                     columns.iter().map(|column| column[start..].as_ptr().cast()).collect();
                 let length = slice.min(513 - start);
                 // SAFETY: `length` elements from `start` on are inside all four vectors.
-                unsafe { reduce(reduction, sliced[start..].as_mut_ptr().cast(), &srcs, length) };
+                unsafe { reduce(reduction, &[sliced[start..].as_mut_ptr().cast()], &srcs, length) };
             }
             let bits = |elements: &[T]| elements.iter().map(|element| element.bits()).collect::<Vec<u64>>();
             assert_eq!(bits(&sliced), bits(&whole), "{reduction:?} in slices of {slice}");
@@ -312,7 +312,7 @@ fn source_twice<T: Reference>() {
         let mut dst = once.clone();
         let start = dst.as_mut_ptr().cast::<u8>();
         // SAFETY: a vector of 100 elements, which is both sources and the destination.
-        unsafe { reduce(reduction, start, &[start.cast_const(), start.cast_const()], 100) };
+        unsafe { reduce(reduction, &[start], &[start.cast_const(), start.cast_const()], 100) };
         for (dst, &once) in dst.iter().zip(&once) {
             let right = T::reference(reduction.op, reduction.divisor, &[once, once]);
             assert_eq!(dst.bits(), right.bits(), "{reduction:?} {once:?}");
@@ -323,6 +323,30 @@ fn source_twice<T: Reference>() {
 #[test]
 fn destination_may_be_every_source() {
     every_type!(source_twice);
+}
+
+fn several_destinations<T: Reference>() {
+    let mut noise = Noise(29);
+    let (mine, theirs): (Vec<T>, Vec<T>) = (noise.elements(517), noise.elements(517));
+    for reduction in reductions::<T>(2) {
+        let (mut dst, mut copy, mut other) = (mine.clone(), theirs.clone(), vec![T::of_bits(0); 517]);
+        let dsts: [*mut u8; 3] =
+            [dst.as_mut_ptr().cast(), copy.as_mut_ptr().cast(), other.as_mut_ptr().cast()];
+        let srcs = [dsts[0].cast_const(), dsts[1].cast_const()];
+        // SAFETY: three vectors of 517 elements, two of which are sources as well.
+        unsafe { reduce(reduction, &dsts, &srcs, 517) };
+        for (index, result) in dst.iter().enumerate() {
+            let right = T::reference(reduction.op, reduction.divisor, &[mine[index], theirs[index]]);
+            assert_eq!(result.bits(), right.bits(), "{reduction:?} at {index}");
+            assert_eq!(copy[index].bits(), right.bits(), "{reduction:?} at {index} of a source");
+            assert_eq!(other[index].bits(), right.bits(), "{reduction:?} at {index} of another");
+        }
+    }
+}
+
+#[test]
+fn every_destination_gets_the_result() {
+    every_type!(several_destinations);
 }
 
 #[test]

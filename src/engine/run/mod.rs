@@ -6,26 +6,27 @@
 //!
 //! - [`credit`]: how far messages may go
 //! - [`intake`]: what links bring
+//! - [`reduce`]: reductions, and results written to peers
 //! - [`waiting`]: who is waited for
 
 mod credit;
 mod intake;
+mod reduce;
 mod waiting;
 
 use std::sync::Arc;
 
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
-use super::program::{Act, From, Program, Push};
+use super::program::{Act, Program, Push};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
-use crate::element::ReduceOp;
-use crate::kernel::{Reduction, SOURCES_MAX};
+use crate::kernel::SOURCES_MAX;
 use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
-use crate::path::{After, Partition, Post, Range, Space};
+use crate::path::{After, Partition, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
 const SLICE: usize = 128 << 10;
@@ -49,6 +50,9 @@ pub(crate) struct Run {
     offers: Vec<Option<Arc<Lease>>>,
     /// Steps not finished.
     left: usize,
+    /// Ranges of the reduction at work, empty in between.
+    sources: Vec<Raw>,
+    copies: Vec<Raw>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +87,8 @@ struct InputState {
 impl Run {
     /// An empty record, to be filled by [`start`](Self::start).
     pub(crate) fn recycled(self) -> Recycled {
-        Recycled { steps: self.steps, inputs: self.inputs, scratch: self.scratch, offers: self.offers }
+        let Run { steps, inputs, scratch, offers, sources, copies, .. } = self;
+        Recycled { steps, inputs, scratch, offers, sources, copies }
     }
 }
 
@@ -94,6 +99,8 @@ pub(crate) struct Recycled {
     inputs: Vec<InputState>,
     scratch: Vec<Block>,
     offers: Vec<Option<Arc<Lease>>>,
+    sources: Vec<Raw>,
+    copies: Vec<Raw>,
 }
 
 impl Run {
@@ -119,6 +126,8 @@ impl Run {
             lease: None,
             offers: memory.offers,
             left: 0,
+            sources: memory.sources,
+            copies: memory.copies,
         };
         let program = run.program.clone();
         let partition = program.partition(run.elements());
@@ -258,9 +267,9 @@ impl Run {
                 let src = self.raw(&program.partition(self.elements()), *src);
                 self.copy(index, src, limit, all)
             }
-            Act::Reduce { srcs, post, streams } => {
+            Act::Reduce { srcs, streams, .. } => {
                 self.grant_reduce(program, srcs, *streams, index, limit, io);
-                self.reduce(program, index, srcs, *post, limit, all, io)
+                self.reduce(program, index, limit, all, io)
             }
         }
     }
@@ -444,97 +453,6 @@ impl Run {
         let end = limit.min(done + SLICE);
         raw.sub(done..end).copy_from(src.sub(done..end));
         self.set_done(index, end, all)
-    }
-
-    /// How far all inputs of a reduction are there; `None` while one has not begun.
-    fn available(&self, program: &Program, srcs: &[From]) -> Option<usize> {
-        let mut available = usize::MAX;
-        for src in srcs {
-            let From::Input(input) = *src else { continue };
-            let state = &self.inputs[input];
-            if state.via_memory {
-                let input = &program.inputs[input];
-                available = available.min(self.offers[input.from].as_ref()?.readable(input.sender_step)?);
-            } else if state.arrived == 0 && !state.complete {
-                return None;
-            } else {
-                available = available.min(state.arrived);
-            }
-        }
-        Some(available)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn reduce(
-        &mut self,
-        program: &Program,
-        index: usize,
-        srcs: &[From],
-        post: Post,
-        limit: usize,
-        all: bool,
-        io: &mut Io,
-    ) -> bool {
-        let Some(available) = self.available(program, srcs) else { return false };
-        let StepState { raw, done, .. } = self.steps[index];
-        let slice_end = (done / SLICE + 1) * SLICE;
-        let end = available.min(limit).min(slice_end).min(raw.len());
-        if end == done && !(all && raw.len() == 0) {
-            return false;
-        }
-        let mut raws = [Raw::EMPTY; SOURCES_MAX];
-        let partition = program.partition(self.elements());
-        let mut entered = 0;
-        for (src, slot) in srcs.iter().zip(raws.iter_mut()) {
-            let found = match *src {
-                From::Local(range) => Some(self.raw(&partition, range).sub(done..end)),
-                From::Input(input) if self.inputs[input].via_memory => {
-                    let Input { from, .. } = self.endpoint(input);
-                    let lease = self.offers[from].as_ref();
-                    lease
-                        .and_then(|lease| lease.enter(program.inputs[input].sender_step))
-                        .map(|raw| raw.sub(done..end))
-                }
-                From::Input(input) => self.inputs[input].window.as_ref().map(|window| {
-                    let at = done % WINDOW;
-                    window.raw().sub(at..at + (end - done))
-                }),
-            };
-            let Some(found) = found.or((end == done).then_some(Raw::EMPTY)) else { break };
-            *slot = found;
-            entered += 1;
-        }
-        if entered == srcs.len() && end > done {
-            let divisor = match (self.head.desc.op, post) {
-                (Some(ReduceOp::Avg), Post::Finish) => self.head.members.len() as u32,
-                _ => 1,
-            };
-            let op = self.head.desc.op.unwrap_or(ReduceOp::Sum);
-            let reduction = Reduction { dtype: self.head.desc.dtype, op, divisor };
-            raw.sub(done..end).reduce_from(reduction, &raws[..srcs.len()]);
-        }
-        let stood = self.leave(program, &srcs[..entered], if entered == srcs.len() { end } else { done }, io);
-        if entered < srcs.len() || !stood {
-            return false;
-        }
-        self.set_done(index, end, all)
-    }
-
-    /// Ends the reading of in-process inputs. Says whether all leases stood.
-    fn leave(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) -> bool {
-        let mut stood = true;
-        for src in srcs {
-            let From::Input(input) = *src else { continue };
-            if !self.inputs[input].via_memory {
-                continue;
-            }
-            let input = &program.inputs[input];
-            if let Some(lease) = &self.offers[input.from] {
-                stood &= lease.leave(input.sender_step, end);
-                io.publish(self.head.members[input.from] as usize);
-            }
-        }
-        stood
     }
 
     /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'. Of an unfinished

@@ -1,0 +1,156 @@
+//! Reductions, and results that go to peers of this process at once.
+
+use super::super::io::{Io, Via};
+use super::super::program::{Act, From, Program, Push};
+use super::{Input, Run, SLICE, StepState, WINDOW};
+use crate::buffer::raw::Raw;
+use crate::element::ReduceOp;
+use crate::kernel::Reduction;
+use crate::path::Post;
+
+impl Run {
+    /// How far all inputs of a reduction are there; `None` while one has not begun.
+    fn available(&self, program: &Program, srcs: &[From]) -> Option<usize> {
+        let mut available = usize::MAX;
+        for src in srcs {
+            let From::Input(input) = *src else { continue };
+            let state = &self.inputs[input];
+            if state.via_memory {
+                let input = &program.inputs[input];
+                available = available.min(self.offers[input.from].as_ref()?.readable(input.sender_step)?);
+            } else if state.arrived == 0 && !state.complete {
+                return None;
+            } else {
+                available = available.min(state.arrived);
+            }
+        }
+        Some(available)
+    }
+
+    /// Reduces one slice as far as all its inputs are there.
+    pub(super) fn reduce(
+        &mut self,
+        program: &Program,
+        index: usize,
+        limit: usize,
+        all: bool,
+        io: &mut Io,
+    ) -> bool {
+        let Act::Reduce { srcs, post, pushes, .. } = &program.steps[index].act else { return false };
+        let Some(available) = self.available(program, srcs) else { return false };
+        let StepState { raw, done, .. } = self.steps[index];
+        let slice_end = (done / SLICE + 1) * SLICE;
+        let end = available.min(limit).min(slice_end).min(raw.len());
+        if end == done && !(all && raw.len() == 0) {
+            return false;
+        }
+        let mut inputs = std::mem::take(&mut self.sources);
+        self.enter_inputs(program, srcs, done, end, &mut inputs);
+        let entered = inputs.len();
+        let complete = entered == srcs.len();
+        let mut pushed = 0;
+        if complete && end > done {
+            let mut copies = std::mem::take(&mut self.copies);
+            self.enter_pushes(program, pushes, done, end, io, &mut copies);
+            pushed = copies.len();
+            raw.sub(done..end).reduce_from(self.reduction(*post), &inputs, &copies);
+            copies.clear();
+            self.copies = copies;
+        }
+        inputs.clear();
+        self.sources = inputs;
+        let read = if complete { end } else { done };
+        let stood = self.leave_inputs(program, &srcs[..entered], read, io) && complete;
+        let moved = stood && self.set_done(index, end, all);
+        for &step in &pushes[..pushed] {
+            self.leave_push(program, step, end, stood && self.steps[index].complete);
+        }
+        moved
+    }
+
+    fn reduction(&self, post: Post) -> Reduction {
+        let divisor = match (self.head.desc.op, post) {
+            (Some(ReduceOp::Avg), Post::Finish) => self.head.members.len() as u32,
+            _ => 1,
+        };
+        let op = self.head.desc.op.unwrap_or(ReduceOp::Sum);
+        Reduction { dtype: self.head.desc.dtype, op, divisor }
+    }
+
+    /// The part of each source; fewer than there are if one may not be read any more.
+    fn enter_inputs(&self, program: &Program, srcs: &[From], done: usize, end: usize, inputs: &mut Vec<Raw>) {
+        let partition = program.partition(self.elements());
+        for src in srcs {
+            let found = match *src {
+                From::Local(range) => Some(self.raw(&partition, range).sub(done..end)),
+                From::Input(input) if self.inputs[input].via_memory => {
+                    let Input { from, .. } = self.endpoint(input);
+                    let lease = self.offers[from].as_ref();
+                    lease
+                        .and_then(|lease| lease.enter(program.inputs[input].sender_step))
+                        .map(|raw| raw.sub(done..end))
+                }
+                From::Input(input) => self.inputs[input].window.as_ref().map(|window| {
+                    let at = done % WINDOW;
+                    window.raw().sub(at..at + (end - done))
+                }),
+            };
+            let Some(found) = found.or((end == done).then_some(Raw::EMPTY)) else { break };
+            inputs.push(found);
+        }
+    }
+
+    /// Ends the reading of in-process inputs. Says whether all leases stood.
+    fn leave_inputs(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) -> bool {
+        let mut stood = true;
+        for src in srcs {
+            let From::Input(input) = *src else { continue };
+            if !self.inputs[input].via_memory {
+                continue;
+            }
+            let input = &program.inputs[input];
+            if let Some(lease) = &self.offers[input.from] {
+                stood &= lease.leave(input.sender_step, end);
+                io.publish(self.head.members[input.from] as usize);
+            }
+        }
+        stood
+    }
+
+    /// Where the result goes as well: peers' ranges that this very reduction reads, so that each element is read before
+    /// it is overwritten. One that lags, or may not be written any more, ends the list; its own step does the rest.
+    fn enter_pushes(
+        &self,
+        program: &Program,
+        pushes: &[usize],
+        done: usize,
+        end: usize,
+        io: &Io,
+        copies: &mut Vec<Raw>,
+    ) {
+        for &step in pushes {
+            let Some((to, push)) = pushed(program, step) else { break };
+            if io.via(self.head.members[to] as usize) != Via::Memory || self.steps[step].done != done {
+                break;
+            }
+            let entered = self.offers[to].as_ref().and_then(|lease| lease.enter(push.place));
+            let Some(raw) = entered else { break };
+            copies.push(raw.sub(done..end));
+        }
+    }
+
+    fn leave_push(&mut self, program: &Program, step: usize, end: usize, all: bool) {
+        let Some((to, push)) = pushed(program, step) else { return };
+        let Some(lease) = &self.offers[to] else { return };
+        if lease.leave(push.place, end) {
+            self.set_done(step, end, all);
+        }
+    }
+}
+
+fn pushed(program: &Program, step: usize) -> Option<(usize, Push)> {
+    match program.steps[step].act {
+        Act::Send { to, push: Some(push), .. } => Some((to, push)),
+        _ => None,
+    }
+}
