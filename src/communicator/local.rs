@@ -61,7 +61,6 @@ impl Communicator {
         let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
         let run = run();
         let hub = Hub::new(n);
-        let members: Arc<[u32]> = (0..n as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
         (0..n)
             .map(|rank| {
@@ -72,7 +71,9 @@ impl Communicator {
                     .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
                 engine.name_run(run.clone());
                 let facts = Facts::new(n as u32).within_process();
-                Ok(Self::open(engine, WORLD, "world".into(), members.clone(), rank, facts, plans.clone()))
+                // Counted at every call: ranks that shared the count would hold each other up.
+                let members: Arc<[u32]> = (0..n as u32).collect();
+                Ok(Self::open(engine, WORLD, "world".into(), members, rank, facts, plans.clone()))
             })
             .collect()
     }

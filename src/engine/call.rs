@@ -116,12 +116,15 @@ pub(crate) struct Op {
 
 impl Op {
     /// Makes a pooled record ready for another call. Nobody else has it.
-    pub(crate) fn prepare(&self, request: Request) {
+    pub(crate) fn renew(&self) {
         self.done.store(false, Ordering::Relaxed);
         self.cancelled.store(false, Ordering::Relaxed);
         self.abandoned.store(false, Ordering::Relaxed);
         self.limit_ms.store(0, Ordering::Relaxed);
-        *lock(&self.outcome) = None;
+    }
+
+    /// Keeps what is asked for until somebody begins it.
+    pub(crate) fn hold(&self, request: Request) {
         *lock(&self.request) = Some(request);
     }
 

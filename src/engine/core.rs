@@ -31,6 +31,9 @@ pub(crate) struct Core {
     /// Counters of links that are gone.
     pub(super) counters: Vec<Counters>,
     poller: Poller,
+    hub: Option<Arc<Hub>>,
+    /// A connection has frames, and may take them.
+    writable: bool,
     /// Looks since anything moved on a bulk connection.
     quiet: u32,
     /// The only peer that has connections.
@@ -114,7 +117,7 @@ impl Core {
             vias.push(via);
             links.push(pair);
         }
-        let state = State::new(Io::new(me, vias, pool, hub), labels, now);
+        let state = State::new(Io::new(me, vias, pool, hub.clone()), labels, now);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
         let counters = vec![Counters::default(); links.len()];
@@ -123,6 +126,8 @@ impl Core {
             links,
             counters,
             poller,
+            hub,
+            writable: false,
             #[cfg(feature = "testing")]
             fabric,
             quiet: 0,
@@ -133,11 +138,12 @@ impl Core {
 
     /// Asks the poll set which connections can be read and written again.
     pub(crate) fn collect(&mut self) {
-        let (links, quiet) = (&mut self.links, &mut self.quiet);
+        let (links, quiet, may_write) = (&mut self.links, &mut self.quiet, &mut self.writable);
         let mut found = |peer: usize, class, readable, writable, ended| {
             if class == Class::Bulk {
                 *quiet = 0;
             }
+            *may_write |= writable;
             if let Some(Some(pair)) = links.get_mut(peer) {
                 pair.conn(class).unblock(readable, writable, ended);
             }
@@ -192,10 +198,13 @@ impl Core {
 
     /// Messages of ranks in this process.
     fn receive(&mut self) -> bool {
-        let Some(hub) = self.state.io.hub.clone() else { return false };
+        let Some(hub) = &self.hub else { return false };
         let me = self.state.io.me;
         let mut any = self.state.io.flush_mailbox();
-        while let Some(message) = hub.receive(me) {
+        // A look costs less than trying to take one.
+        while !hub.inbox_is_empty(me)
+            && let Some(message) = hub.receive(me)
+        {
             any = true;
             let from = message.from;
             if let Err(problem) = self.state.message(message) {
@@ -242,6 +251,7 @@ impl Core {
     /// Hands what operations want sent to the connections.
     fn flush(&mut self) -> bool {
         let any = !self.state.io.outbox.is_empty();
+        self.writable |= any;
         for (peer, class, frame) in self.state.io.outbox.drain(..) {
             if let Some(pair) = self.links[peer].as_mut() {
                 let conn = pair.conn(class);
@@ -255,6 +265,9 @@ impl Core {
     }
 
     fn write(&mut self) -> bool {
+        if !std::mem::take(&mut self.writable) {
+            return false;
+        }
         let mut moved = false;
         for peer in 0..self.links.len() {
             for class in [Class::Fast, Class::Bulk] {
@@ -272,6 +285,7 @@ impl Core {
                     Ok(any) => {
                         moved |= any;
                         let left = conn.queued_bytes();
+                        self.writable |= conn.has_outgoing() && !conn.write_blocked();
                         self.state.io.unqueue(peer, class, before - left);
                         self.state.io.peers[peer].consumed_told = consumed;
                         if class == Class::Fast {
@@ -412,6 +426,7 @@ impl Core {
     /// Says goodbye to all peers, on both connections.
     pub(crate) fn say_bye(&mut self) {
         let header = Header::new(Kind::Bye, 0, 0);
+        self.writable = true;
         for (peer, pair) in self.links.iter_mut().enumerate() {
             if let Some(pair) = pair
                 && !matches!(self.state.peers[peer].standing, Standing::Lost(_))

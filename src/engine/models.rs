@@ -197,7 +197,8 @@ fn who_asks_in_vain_before_sleep_is_looked_for_by_who_drives() {
 fn who_sleeps_is_woken_when_his_operation_ends() {
     loom::model(|| {
         let op = Arc::new(Op::default());
-        op.prepare(request(0));
+        op.renew();
+        op.hold(request(0));
         let sleepers = Arc::new(Sleepers::default());
         let engine = thread::spawn({
             let op = op.clone();
@@ -221,7 +222,8 @@ fn who_sleeps_is_woken_when_his_operation_ends() {
 fn two_asleep(sleepers: &Sleepers) -> [(Arc<Op>, Arc<Bell>); 2] {
     [0, 1].map(|seq| {
         let op = Arc::new(Op::default());
-        op.prepare(request(seq));
+        op.renew();
+        op.hold(request(seq));
         let (bell, waker) = Bell::new();
         op.register(&waker);
         assert_eq!(sleepers.lie_down(&op, || (), || false, || false), Sleep::Deep);
@@ -289,7 +291,8 @@ fn a_record_that_is_used_again_knows_nothing_of_its_past() {
     loom::model(|| {
         let (records, sleepers) = (Records::new(), Arc::new(Sleepers::default()));
         let op = records.take();
-        op.prepare(request(1));
+        op.renew();
+        op.hold(request(1));
         let engine = thread::spawn({
             let op = op.clone();
             move || {
@@ -312,7 +315,8 @@ fn a_record_that_is_used_again_knows_nothing_of_its_past() {
         sleepers.leave(&op);
         records.give(op);
         let again = records.take();
-        again.prepare(request(2));
+        again.renew();
+        again.hold(request(2));
         assert!(!again.is_done() && again.is_waited_for(), "another call's end");
         assert!(again.take_outcome().is_none(), "another call's outcome");
         let (bell, waker) = Bell::new();

@@ -154,14 +154,11 @@ impl Engine {
     pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
         let shared = &self.shared;
         let op = shared.records.take();
-        op.prepare(request);
-        let mut waiting = op.clone();
-        while let Err(back) = shared.submissions.push(waiting) {
-            waiting = back;
-            shared.drive();
-            std::thread::yield_now();
+        op.renew();
+        match shared.core.offer() {
+            Some(turn) => drop(shared.take_turns(Some(turn), Some((op.clone(), request)))),
+            None => shared.queue(&op, request),
         }
-        shared.drive();
         if !op.is_done() {
             shared.keeper.attend();
         }
@@ -240,17 +237,40 @@ impl Shared {
         act(&mut self.core.wait())
     }
 
+    /// Leaves a call to whoever drives.
+    #[cold]
+    fn queue(&self, op: &Arc<Op>, request: Request) {
+        op.hold(request);
+        let mut waiting = op.clone();
+        while let Err(back) = self.submissions.push(waiting) {
+            waiting = back;
+            self.drive();
+            std::thread::yield_now();
+        }
+        self.drive();
+    }
+
     pub(super) fn begin_submitted(&self, core: &mut Core) {
-        while let Some(op) = self.submissions.pop() {
-            core.state.start(op);
+        // Who has queued a call asks for a turn after that: a look costs less than trying to take one.
+        while !self.submissions.is_empty()
+            && let Some(op) = self.submissions.pop()
+        {
+            if let Some(request) = op.take_request() {
+                core.state.start(op, request);
+            }
         }
     }
 
     /// Takes turns for a user until nobody asks for more. Says whether anything moved.
     pub(crate) fn drive(&self) -> bool {
+        self.take_turns(self.core.ask(), None)
+    }
+
+    /// The same, with the first turn; begins a call in it, after those that wait already.
+    fn take_turns<'a>(&'a self, first: Option<Turn<'a, Core>>, mut call: Option<(Arc<Op>, Request)>) -> bool {
         let mut moved = false;
         let mut ready = false;
-        let last = self.core.drive(self.core.ask(), |mut core| {
+        let last = self.core.drive(first, |mut core| {
             core.state.now = self.clock.now();
             core.state.polled_at = core.state.now;
             self.watch.count();
@@ -258,7 +278,10 @@ impl Shared {
                 hub.set_driver(self.me, THREAD.with(|thread| *thread));
             }
             self.begin_submitted(&mut core);
-            if self.cancelled.swap(false, Ordering::AcqRel) {
+            if let Some((op, request)) = call.take() {
+                core.state.start(op, request);
+            }
+            if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
             }
             moved |= core.turn(true);

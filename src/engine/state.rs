@@ -220,8 +220,7 @@ impl State {
     }
 
     /// Begins a call, or lets it wait for room.
-    pub(crate) fn start(&mut self, op: Arc<Op>) {
-        let Some(request) = op.take_request() else { return };
+    pub(crate) fn start(&mut self, op: Arc<Op>, request: Request) {
         self.recent = request.channel;
         if matches!(request.work, Work::Rebuild) {
             self.start_rebuild(op, request);

@@ -43,7 +43,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
     let mut state = State::new(io, vec![String::new(); 4], std::time::Instant::now());
     let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
     let op = Arc::new(Op::default());
-    op.prepare(Request {
+    let request = Request {
         channel,
         seq: 0,
         desc,
@@ -51,8 +51,8 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         work: Work::Collective(program.clone()),
         parts: Parts::from_vec(vec![1f32; COUNT]),
         deadline: WATCHDOG,
-    });
-    state.start(op);
+    };
+    state.start(op, request);
     let key = state.key_at(0).unwrap();
     let bytes = COUNT * 4;
     let values = |factor: usize| -> Vec<u8> {
