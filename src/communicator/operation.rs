@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::buffer::lend::{Guard, Lend, Lent};
-use crate::engine::shared::Wait;
+use crate::engine::wait::Wait;
 use crate::engine::{Engine, Op};
 use crate::error::{Error, OpError};
 

@@ -184,14 +184,13 @@ impl Core {
         moved |= self.receive();
         moved |= self.read();
         moved |= self.state.advance();
-        moved |= self.flush();
-        moved |= self.write();
+        let left = self.flush() | self.write();
         // What was released may let others move; what they send goes out in this turn.
-        if self.state.advance() {
+        if left && self.state.advance() {
             self.flush();
             self.write();
-            moved = true;
         }
+        moved |= left;
         self.settle();
         moved
     }

@@ -59,6 +59,8 @@ pub(crate) struct Io {
     mailbox: VecDeque<(usize, Message)>,
     /// Peers in this process for whom something was published.
     pub published: Vec<usize>,
+    /// Hints given so far.
+    marks: usize,
     /// Buffers for frames that come before their operation, reused.
     spare: Vec<Vec<u8>>,
     leases: Vec<Arc<Lease>>,
@@ -92,6 +94,7 @@ impl Io {
             hub,
             mailbox: VecDeque::new(),
             published: Vec::new(),
+            marks: 0,
             spare: Vec::new(),
             leases: Vec::new(),
             full: false,
@@ -140,9 +143,7 @@ impl Io {
                 self.mailbox.push_front((to, back));
                 break;
             }
-            if !self.published.contains(&to) {
-                self.published.push(to);
-            }
+            note(&mut self.published, hub, &mut self.marks, self.me, to);
         }
         self.mailbox.len() < before
     }
@@ -153,8 +154,8 @@ impl Io {
     }
 
     pub(crate) fn publish(&mut self, to: usize) {
-        if !self.published.contains(&to) {
-            self.published.push(to);
+        if let Some(hub) = &self.hub {
+            note(&mut self.published, hub, &mut self.marks, self.me, to);
         }
     }
 
@@ -284,5 +285,14 @@ impl Io {
         if self.leases.len() < LEASES_MAX {
             self.leases.push(lease);
         }
+    }
+}
+
+/// Something was published for `to`: whoever looks learns it now, whoever sleeps at the end of the turn.
+fn note(published: &mut Vec<usize>, hub: &Hub, marks: &mut usize, me: usize, to: usize) {
+    *marks += 1;
+    hub.hint(to, *marks * hub.ranks() + me);
+    if !published.contains(&to) {
+        published.push(to);
     }
 }

@@ -1,7 +1,7 @@
 //! WHEN each step runs: operations in flight, and who moves them.
 //!
 //! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking;
-//!   the protocols of that: [`turns`]: who drives, [`sleepers`]: who is woken, [`watch`]: what the service thread sees
+//!   [`wait`]: how a call is waited for; the protocols of that: [`turns`]: who drives, [`sleepers`]: who is woken, [`watch`]: what the service thread sees
 //! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
@@ -49,6 +49,7 @@ mod status;
 mod tests;
 mod trouble;
 mod turns;
+pub(crate) mod wait;
 mod watch;
 
 pub(crate) use call::{CallDesc, Op, Request, Work};

@@ -6,7 +6,8 @@
 //!
 //! *Who sleeps.* A sleeping operation is among the [`Sleepers`]. The poll set is registered with the runtime of whoever
 //! slept last, and wakes the engine, which wakes the first sleeper that is still waited for: the leader. It drives for
-//! all. One that was woken and does not come is noticed by the service thread, which then drives itself.
+//! all. One that was woken and does not come is noticed by the service thread, which then drives itself. What a wait does
+//! is in [`wait`](super::wait).
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,15 +21,16 @@ use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
 use super::log::Log;
 use super::room::Memory;
-use super::sleepers::{Sleep, Sleepers};
+use super::sleepers::Sleepers;
 use super::turns::{Turn, Turns};
+use super::wait::Wait;
 use super::watch::Watch;
 use crate::buffer::pool::Pool;
 use crate::link::memory::Hub;
 use crate::runtime::clock::Clock;
-use crate::runtime::park::{Armed, Park};
-use crate::runtime::poller::{Alarm, Poller};
-use crate::runtime::spin::{self, Patience, SpinPolicy};
+use crate::runtime::park::Park;
+use crate::runtime::poller::Poller;
+use crate::runtime::spin::{Patience, SpinPolicy};
 use crate::runtime::sync::ArrayQueue;
 
 /// Calls that wait for whoever drives; more delay their caller.
@@ -48,32 +50,21 @@ pub(crate) struct Shared {
     /// The last turn could have gone on.
     unfinished: AtomicBool,
     watch: Watch,
-    sleepers: Sleepers,
+    pub(super) sleepers: Sleepers,
     pub poller: Poller,
-    park: Park,
+    pub(super) park: Park,
     pool: Arc<Pool>,
-    hub: Option<Arc<Hub>>,
-    me: usize,
-    has_links: bool,
-    policy: SpinPolicy,
-    clock: Clock,
-    keeper: Keeper,
-    patience: Patience,
+    pub(super) hub: Option<Arc<Hub>>,
+    pub(super) me: usize,
+    pub(super) has_links: bool,
+    pub(super) policy: SpinPolicy,
+    pub(super) clock: Clock,
+    pub(super) keeper: Keeper,
+    pub(super) patience: Patience,
     records: Records,
     closing: AtomicBool,
     said_bye: AtomicBool,
     log: Log,
-}
-
-/// How an operation's future waits.
-#[derive(Debug, Default)]
-pub(crate) struct Wait {
-    /// Since when nothing has moved.
-    idle_since: Option<Instant>,
-    yields: u32,
-    slept: bool,
-    /// When it went to sleep, until the sleep is judged.
-    slept_at: Option<Instant>,
 }
 
 impl Engine {
@@ -156,7 +147,9 @@ impl Engine {
         let op = shared.records.take();
         op.renew();
         match shared.core.offer() {
-            Some(turn) => drop(shared.take_turns(Some(turn), Some((op.clone(), request)))),
+            Some(turn) => {
+                shared.take_turns(Some(turn), Some((op.clone(), request)));
+            }
             None => shared.queue(&op, request),
         }
         if !op.is_done() {
@@ -222,13 +215,10 @@ impl Drop for Engine {
 }
 
 thread_local! {
-    static THREAD: usize = {
+    pub(super) static THREAD: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     };
-    /// What wakes this thread while it waits, blocked.
-    static ALARM: Option<(Alarm, Waker)> =
-        Alarm::new().ok().map(|alarm| (alarm.clone(), Waker::from(Arc::new(alarm))));
 }
 
 impl Shared {
@@ -263,16 +253,29 @@ impl Shared {
 
     /// Takes turns for a user until nobody asks for more. Says whether anything moved.
     pub(crate) fn drive(&self) -> bool {
-        self.take_turns(self.core.ask(), None)
+        self.take_turns(self.core.ask(), None).0
+    }
+
+    /// The same; says when as well.
+    pub(super) fn drive_at(&self) -> (bool, Instant) {
+        let (moved, at) = self.take_turns(self.core.ask(), None);
+        (moved, at.unwrap_or_else(|| self.clock.now()))
     }
 
     /// The same, with the first turn; begins a call in it, after those that wait already.
-    fn take_turns<'a>(&'a self, first: Option<Turn<'a, Core>>, mut call: Option<(Arc<Op>, Request)>) -> bool {
+    fn take_turns<'a>(
+        &'a self,
+        first: Option<Turn<'a, Core>>,
+        mut call: Option<(Arc<Op>, Request)>,
+    ) -> (bool, Option<Instant>) {
+        let mut at = None;
         let mut moved = false;
         let mut ready = false;
         let last = self.core.drive(first, |mut core| {
-            core.state.now = self.clock.now();
-            core.state.polled_at = core.state.now;
+            let now = self.clock.now();
+            at = Some(now);
+            core.state.now = now;
+            core.state.polled_at = now;
             self.watch.count();
             if let Some(hub) = &self.hub {
                 hub.set_driver(self.me, THREAD.with(|thread| *thread));
@@ -289,7 +292,7 @@ impl Shared {
             self.note_unfinished(&core);
             self.unlock_and_wake(core);
         });
-        moved || last && ready
+        (moved || last && ready, at)
     }
 
     fn note_unfinished(&self, core: &Core) {
@@ -345,153 +348,9 @@ impl Shared {
         }
     }
 
-    fn poll(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
-        let polled = self.poll_once(op, wait, cx);
-        if polled.is_ready() && wait.slept {
-            // It may have led, and others still sleep.
-            self.sleepers.call_leader();
-        }
-        polled
-    }
-
-    fn poll_once(self: &Arc<Self>, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(at) = wait.slept_at.take() {
-            self.patience.learn(self.clock.now().saturating_duration_since(at));
-        }
-        if op.is_done() {
-            return Poll::Ready(());
-        }
-        op.register(cx.waker());
-        let again = self.look(op, wait);
-        if op.is_done() {
-            return Poll::Ready(());
-        }
-        if again {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        wait.slept = true;
-        wait.slept_at = Some(self.clock.now());
-        self.sleep(op)
-    }
-
-    /// Drives for a short while. Says whether to come back soon instead of sleeping.
-    fn look(&self, op: &Op, wait: &mut Wait) -> bool {
-        // Not known before it is needed: what has come already needs no clock.
-        let mut begun = None;
-        loop {
-            let moved = self.drive();
-            if op.is_done() {
-                return false;
-            }
-            if moved {
-                wait.idle_since = None;
-                wait.yields = 0;
-            }
-            if !moved && self.hopeless() {
-                return false;
-            }
-            match self.policy {
-                SpinPolicy::Look => {
-                    std::hint::spin_loop();
-                    let now = self.clock.now();
-                    let idle_since = *wait.idle_since.get_or_insert(now);
-                    if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
-                        return moved || now - idle_since < self.patience.limit();
-                    }
-                }
-                SpinPolicy::Yield if moved => return true,
-                SpinPolicy::Yield => {
-                    wait.yields += 1;
-                    if wait.yields > spin::YIELDS {
-                        return false;
-                    }
-                    spin::yield_processor();
-                }
-                #[cfg(feature = "testing")]
-                SpinPolicy::Never => return moved,
-            }
-        }
-    }
-
-    /// Whether a peer of this process that could help is driven by this very thread: looking won't make it move.
-    fn hopeless(&self) -> bool {
-        let Some(hub) = &self.hub else { return false };
-        let thread = THREAD.with(|thread| *thread);
-        (0..hub.ranks()).any(|rank| {
-            rank != self.me && matches!(hub.driver(rank), driver if driver == thread || driver == 0)
-        })
-    }
-
-    fn sleep(self: &Arc<Self>, op: &Arc<Op>) -> Poll<()> {
-        loop {
-            match self.lie_down(op) {
-                Sleep::Over => return Poll::Ready(()),
-                Sleep::Disturbed => {
-                    op.wake();
-                    return Poll::Pending;
-                }
-                Sleep::Deep if !self.has_links => return Poll::Pending,
-                Sleep::Deep => {}
-            }
-            match self.park.arm(&self.poller, &Waker::from(self.clone())) {
-                Armed::Yes => return Poll::Pending,
-                Armed::Ready => {}
-                Armed::No => {
-                    self.keeper.kick();
-                    return Poll::Pending;
-                }
-            }
-        }
-    }
-
-    fn lie_down(&self, op: &Arc<Op>) -> Sleep {
-        self.sleepers.lie_down(op, || self.await_call(), || self.drive(), || self.was_called())
-    }
-
-    /// Nobody drives from here on: peers of this process call when they publish something.
-    pub(crate) fn await_call(&self) {
-        if let Some(hub) = &self.hub {
-            hub.park(self.me);
-        }
-    }
-
-    /// Whether a peer of this process has called since sleep was announced: what it published may have come too late
-    /// for the look that followed.
-    pub(crate) fn was_called(&self) -> bool {
-        self.hub.as_ref().is_some_and(|hub| !hub.is_parked(self.me))
-    }
-
     fn interrupt_service(&self) {
         if self.watch.is_set() {
             self.keeper.interrupt(&self.poller);
-        }
-    }
-
-    fn block_on(self: &Arc<Self>, op: &Arc<Op>) {
-        let mut wait = Wait::default();
-        while !op.is_done() {
-            if self.look(op, &mut wait) || op.is_done() {
-                continue;
-            }
-            self.keeper.allow_blocking();
-            let slept_at = self.clock.now();
-            ALARM.with(|alarm| match alarm {
-                Some((alarm, waker)) => self.sleep_blocked(op, alarm, waker),
-                // No descriptor for an alarm: look on.
-                None => spin::yield_processor(),
-            });
-            self.patience.learn(self.clock.now().saturating_duration_since(slept_at));
-        }
-        self.sleepers.call_leader();
-    }
-
-    fn sleep_blocked(&self, op: &Arc<Op>, alarm: &Alarm, waker: &Waker) {
-        alarm.silence();
-        op.register(waker);
-        if self.lie_down(op) == Sleep::Deep {
-            self.poller.wait(alarm);
-            self.drive();
         }
     }
 

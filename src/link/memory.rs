@@ -50,6 +50,9 @@ pub(crate) struct Hub {
 #[derive(Debug)]
 struct Port {
     inbox: ArrayQueue<Message>,
+    /// Changes soon after something was published for this rank: what it watches while it looks, instead of all that its
+    /// peers are writing, which would hold them up.
+    news: CachePadded<AtomicUsize>,
     sleep: Announcement,
     /// Somebody found the inbox full since its rank last looked.
     refused: AtomicBool,
@@ -63,6 +66,7 @@ impl Hub {
     pub(crate) fn new(ranks: usize) -> Arc<Self> {
         let port = || Port {
             inbox: ArrayQueue::new(INBOX),
+            news: CachePadded::new(AtomicUsize::new(0)),
             sleep: Announcement::default(),
             refused: AtomicBool::new(false),
             driver: AtomicUsize::new(0),
@@ -131,6 +135,19 @@ impl Hub {
 
     pub(crate) fn inbox_is_empty(&self, rank: usize) -> bool {
         self.ranks[rank].inbox.is_empty()
+    }
+
+    /// Hints to `to` that something was published for it; `mark` is another one than the last of any rank. Only a hint:
+    /// who is told later by [`notify`](Self::notify) is told for certain.
+    #[inline]
+    pub(crate) fn hint(&self, to: usize, mark: usize) {
+        self.ranks[to].news.store(mark, Ordering::Release);
+    }
+
+    /// The last hint given to `rank`.
+    #[inline]
+    pub(crate) fn news(&self, rank: usize) -> usize {
+        self.ranks[rank].news.load(Ordering::Acquire)
     }
 
     /// Something was published for `to`: whether it sleeps and must be woken, which the caller does outside of locks.
