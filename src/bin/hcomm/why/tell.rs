@@ -250,6 +250,14 @@ impl<'a> Case<'a> {
                  without it."
                     .into(),
             );
+        } else if is(ReportKind::Left) {
+            advice.push(
+                "Nothing has crashed: a rank has dropped or closed the communicator, or its program ended, before this \
+                 call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
+                 whether an error made it leave: its own output says so. Communicator::close waits for all; \
+                 Communicator::rebuild goes on without it."
+                    .into(),
+            );
         } else if is(ReportKind::Protocol) {
             advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
         } else if said("wait for each other") || self.picture.cycle().is_some() {
@@ -427,6 +435,8 @@ mod tests {
         assert!(of(ReportKind::Deadline).contains(more_time));
         let lost = of(ReportKind::PeerLost);
         assert!(lost.contains("exit code") && !lost.contains(more_time) && !lost.contains("gdb"), "{lost}");
+        let left = of(ReportKind::Left);
+        assert!(left.contains("Nothing has crashed") && !left.contains("exit code"), "{left}");
         let mismatch = of(ReportKind::Mismatch);
         assert!(mismatch.contains("Compare the calls above") && !mismatch.contains(more_time), "{mismatch}");
         assert!(mismatch.contains("call different things"), "{mismatch}");
