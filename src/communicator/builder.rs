@@ -16,8 +16,7 @@ use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
-use crate::path::verify::RANKS_MAX;
-use crate::path::{Facts, Order, PlanCache};
+use crate::path::{Facts, Order, PlanCache, RANKS_MAX};
 use crate::rank::Rank;
 
 /// Settings of a communicator between processes.
@@ -317,9 +316,7 @@ struct Rest {
 }
 
 fn facts(world: u32, order: Order) -> Facts {
-    let mut facts = Facts::new(world);
-    facts.order = order;
-    facts
+    Facts::new(world).order(order)
 }
 
 /// The future of joining.

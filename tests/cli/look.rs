@@ -46,7 +46,9 @@ fn without_an_algorithm_the_chosen_one_is_drawn() {
     let text = prints(&["plan", "all_gather", "-n", "3"]);
     assert!(text.contains("1002 elements"), "{text}");
     let text = prints(&["plan", "barrier", "-n", "2"]);
-    assert!(text.contains(" 1 message, 1 byte sent"), "{text}");
+    assert!(text.starts_with("A barrier is an all_reduce of one byte"), "{text}");
+    assert!(text.contains(" 1 message, 1 byte sent") && text.contains("γ: of a byte reduced"), "{text}");
+    assert!(!stdout(&hcomm(&["plan", "--help"])).contains("send_recv"));
     assert!(text.contains("1 element"), "{text}");
 }
 
@@ -105,7 +107,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("plan all_gather -n 3 --count 10", "--count 10 is no multiple of -n 3"),
         ("plan broadcast -n 3 --root 3", "there is no rank 3 among 3"),
         ("plan all_reduce -n 65", "65 is not in 1..=64"),
-        ("plan send_recv -n 2", "send_recv has no plan"),
+        ("plan send_recv -n 2", "invalid value 'send_recv'"),
         ("plan all_reduce -n 2 --count=-1", "not a whole number"),
         ("bench nothing", "possible values: all_reduce, broadcast"),
         ("bench all_reduce -b 1X", "not a whole number such as 8, 64K"),

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use hcomm::path::Algorithm;
-use hcomm::path::verify::RANKS_MAX;
+use hcomm::path::{Algorithm, RANKS_MAX};
 use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
