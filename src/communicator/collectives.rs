@@ -121,7 +121,8 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::Mismatch`] on all ranks if they call different things; [`Error::Deadline`] naming who is late;
-    /// [`Error::PeerLost`] naming who is gone. The buffer comes back inside the error.
+    /// [`Error::PeerLost`] naming who has crashed or can't be reached, and [`Error::Left`] who has left in order. The
+    /// buffer comes back inside the error.
     ///
     /// # Cancel safety
     ///
@@ -155,7 +156,7 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
-    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: Rank) -> Operation<B> {
+    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
         self.plain().broadcast(buffer, root)
     }
 
@@ -204,7 +205,8 @@ impl View<'_> {
     }
 
     /// See [`Communicator::broadcast`].
-    pub fn broadcast<B: LendMut>(self, buffer: B, root: Rank) -> Operation<B> {
+    pub fn broadcast<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        let root = root.into();
         self.collective("broadcast", Collective::Broadcast { root }, None, buffer)
     }
 
