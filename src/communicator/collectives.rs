@@ -88,17 +88,12 @@ impl Communicator {
     /// # Errors
     ///
     /// If there is no plan for such a call.
-    pub fn explain(
-        &mut self,
-        collective: Collective,
-        count: usize,
-        dtype: DType,
-    ) -> Result<Explanation, Error> {
+    pub fn explain(&self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
         let bytes = count as u64 * dtype.size() as u64;
         let choice =
             choose(&self.facts, collective, bytes, None).map_err(|error| refused("explain", &error))?;
-        let program = self.program("explain", choice.algorithm, collective)?;
-        Ok(Explanation::new(choice, &program.plan, count, dtype.size()))
+        let plan = self.proved("explain", choice.algorithm, collective)?;
+        Ok(Explanation::new(choice, &plan, count, dtype.size()))
     }
 
     /// Ends when all ranks have called it.
@@ -314,12 +309,20 @@ impl Communicator {
         if let Some(known) = known {
             return Ok(known.program.clone());
         }
-        let plan = {
-            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-            plans.get(algorithm, collective, self.members.len() as u32)
-        };
-        let plan = plan.map_err(|error| refused(operation, &error))?;
+        let plan = self.proved(operation, algorithm, collective)?;
         Ok(self.keep_program(Some((algorithm, collective)), plan))
+    }
+
+    /// The plan of an algorithm, from the table that all parts of the world share.
+    fn proved(
+        &self,
+        operation: &str,
+        algorithm: Algorithm,
+        collective: Collective,
+    ) -> Result<Arc<VerifiedPlan>, Error> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plans.get(algorithm, collective, self.members.len() as u32);
+        plan.map_err(|error| refused(operation, &error))
     }
 
     /// The program of a caller's plan for this rank.

@@ -8,6 +8,7 @@ use crate::rank::{Rank, Seq};
 
 /// What is known about an operation that does not end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// What this rank waits in.
     pub operation: String,
@@ -72,6 +73,7 @@ pub enum ReportKind {
 
 /// What a rank has told about itself.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct RankReport {
     /// Who.
     pub rank: Rank,
@@ -121,6 +123,7 @@ impl fmt::Display for LinkState {
 
 /// A link to another rank, and what was counted since it was made; ranks of one process count nothing.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct LinkReport {
     /// The other rank.
     pub rank: Rank,

@@ -53,17 +53,12 @@ fn without_an_algorithm_the_chosen_one_is_drawn() {
 }
 
 fn report(rank: u32, cause: &str) -> Report {
-    Report {
-        operation: "all_reduce".into(),
-        seq: Seq(42),
-        communicator: "dp".into(),
-        rank: Rank(rank),
-        waited: Duration::from_millis(12_300),
-        late: vec![Rank(2)],
-        states: vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())],
-        cause: cause.into(),
-        ..Report::default()
-    }
+    let mut told = Report::default();
+    (told.operation, told.seq, told.communicator) = ("all_reduce".into(), Seq(42), "dp".into());
+    (told.rank, told.waited, told.late) = (Rank(rank), Duration::from_millis(12_300), vec![Rank(2)]);
+    told.states = vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())];
+    told.cause = cause.into();
+    told
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub struct Args {
 
 /// What the cost is told in.
 const LETTERS: &str =
-    "      α: time of a message, β: of a byte sent, γ: of a byte reduced; m: bytes of the vector, n: ranks";
+    "α: time of a message, β: of a byte sent, γ: of a byte reduced; m: bytes of the vector, n: ranks";
 
 /// Elements where nobody says how many.
 const COUNT: usize = 1000;
