@@ -1,6 +1,7 @@
 //! Element types and reductions: what may be in a buffer, and how buffers are combined.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// Element type of a buffer, as it is agreed between ranks and told in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -78,6 +79,35 @@ impl DType {
     }
 }
 
+/// No element type or reduction has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} \"{name}\"; there are {known}")]
+pub struct UnknownName {
+    what: &'static str,
+    name: String,
+    known: String,
+}
+
+/// The one of `all` that has this name.
+fn named<T: Copy>(
+    what: &'static str,
+    all: &[T],
+    name_of: fn(T) -> &'static str,
+    name: &str,
+) -> Result<T, UnknownName> {
+    let names = || all.iter().map(|known| name_of(*known));
+    let known = || UnknownName { what, name: name.into(), known: names().collect::<Vec<_>>().join(", ") };
+    all.iter().copied().find(|known| name_of(*known) == name).ok_or_else(known)
+}
+
+impl FromStr for DType {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        named("element type", &DType::ALL, DType::name, name)
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -94,6 +124,14 @@ impl fmt::Display for DType {
 ///
 /// `f16` and `bf16`: the inputs of one step are combined in `f32` and rounded once.
 /// A floating-point result that is NaN is the canonical one, whatever the sign and payload of the inputs.
+///
+/// ```
+/// use hcomm::ReduceOp;
+///
+/// assert!(ReduceOp::ALL.into_iter().all(|op| op.name().parse() == Ok(op)));
+/// let unknown = "mean".parse::<ReduceOp>().unwrap_err().to_string();
+/// assert_eq!(unknown, "there is no reduction \"mean\"; there are sum, prod, min, max, avg");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -123,6 +161,14 @@ impl ReduceOp {
             ReduceOp::Max => "max",
             ReduceOp::Avg => "avg",
         }
+    }
+}
+
+impl FromStr for ReduceOp {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        named("reduction", &ReduceOp::ALL, ReduceOp::name, name)
     }
 }
 

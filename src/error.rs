@@ -1,11 +1,15 @@
 //! Errors: what went wrong, who is to blame, and what to do.
 
+mod report;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::element::{DType, ReduceOp};
 use crate::rank::{Rank, Seq, Tag};
+
+pub use report::{LinkKind, LinkReport, LinkState, RankReport, Report, ReportKind};
 
 /// Why a communicator could not be made.
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -197,8 +201,8 @@ impl fmt::Display for CallInfo {
 
 /// Why an operation did not do what it was asked.
 ///
-/// After [`PeerLost`](Self::PeerLost) the communicator has failed: every later call says so. After the others it can be
-/// used on, on all ranks.
+/// It answers what a caller wants to know: [`is_deadline`](Self::is_deadline), whom it [blames](Self::blamed), and whether
+/// the communicator [is of no more use](Self::is_fatal).
 ///
 /// ```
 /// use hcomm::{Communicator, Error, OpError, ReduceOp};
@@ -207,21 +211,24 @@ impl fmt::Display for CallInfo {
 ///     comm.all_reduce(gradient, ReduceOp::Avg).wait()
 /// }
 ///
-/// let mut comm = Communicator::local(2).remove(0);
-/// comm.set_deadline(std::time::Duration::from_millis(50));
+/// let mut ranks = Communicator::local(2);
+/// drop(ranks.pop());
+/// let mut comm = ranks.remove(0);
 /// let failed = step(&mut comm, vec![1.0; 8]).unwrap_err();
 /// match &failed.error {
-///     Error::Deadline(report) => assert_eq!(report.late[0].0, 1),
-///     Error::PeerLost { rank, .. } => assert_eq!(rank.0, 1),
+///     Error::PeerLost { rank, cause, .. } => panic!("rank {rank} has crashed: {cause}"),
+///     Error::Left { rank, .. } => assert_eq!(rank.0, 1),
+///     Error::Deadline(report) => panic!("late: {:?}", report.late),
 ///     other => panic!("{other}"),
 /// }
+/// assert!(failed.error.is_fatal() && failed.error.blamed() == [hcomm::Rank(1)]);
 /// // The gradient comes back, with undefined contents.
 /// assert_eq!(failed.into_buffer().map(|gradient| gradient.len()), Some(8));
 /// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Ranks called different things under the same number.
+    /// Ranks called different things under the same number. The communicator can be used on.
     #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", list_calls(.calls))]
     #[non_exhaustive]
     Mismatch {
@@ -235,9 +242,11 @@ pub enum Error {
         calls: Vec<(Rank, CallInfo)>,
     },
     /// The operation's deadline passed: this rank's, or that of the rank in the report, which gave it up for all.
+    /// The communicator can be used on, by the late ranks too: they are told when they call.
     #[error("{0}")]
     Deadline(Box<Report>),
-    /// A rank's process or host is gone.
+    /// A rank's process has crashed or was killed, or its host can't be reached. The communicator has failed with it:
+    /// every later call says so, until it is [rebuilt](crate::Communicator::rebuild).
     #[error("{operation} {seq} on \"{communicator}\": rank {rank} ({host}) is lost: {cause}")]
     #[non_exhaustive]
     PeerLost {
@@ -254,7 +263,26 @@ pub enum Error {
         /// What was seen.
         cause: String,
     },
-    /// Another rank gave the operation up.
+    /// A rank that is needed has left in order: it closed or dropped the communicator, or its process said goodbye. Nothing
+    /// has crashed. What needs that rank fails from then on, so all collectives do; messages between others go on, and
+    /// [`rebuild`](crate::Communicator::rebuild) leaves it out.
+    #[error(
+        "{operation} {seq} on \"{communicator}\": rank {rank} ({host}) has left: it closed or dropped the communicator"
+    )]
+    #[non_exhaustive]
+    Left {
+        /// What this rank was doing.
+        operation: String,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: String,
+        /// Who has left.
+        rank: Rank,
+        /// Host, address and process id.
+        host: String,
+    },
+    /// Another rank gave the operation up. The communicator can be used on.
     #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
     #[non_exhaustive]
     Aborted {
@@ -269,7 +297,7 @@ pub enum Error {
         /// Why.
         cause: String,
     },
-    /// This rank gave the operation up.
+    /// This rank gave the operation up. The communicator can be used on.
     #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
     #[non_exhaustive]
     Cancelled {
@@ -280,7 +308,7 @@ pub enum Error {
         /// Name of the communicator.
         communicator: String,
     },
-    /// An argument that can't be right, whatever the other ranks say.
+    /// An argument that can't be right, whatever the other ranks say. The communicator can be used on.
     #[error("{operation}: {problem}")]
     #[non_exhaustive]
     InvalidArgument {
@@ -289,19 +317,25 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The communicator failed earlier and can't be used.
+    /// The communicator failed earlier and can't be used, until it is [rebuilt](crate::Communicator::rebuild).
     #[error("communicator \"{communicator}\" has failed: {cause}")]
     #[non_exhaustive]
     Failed {
         /// Its name.
         communicator: String,
+        /// The rank whose loss is why, where it is one.
+        lost: Option<Rank>,
         /// Why it failed.
         cause: String,
     },
-    /// The communicator was closed.
-    #[error("communicator \"{0}\" is closed")]
-    Closed(String),
-    /// A peer broke the protocol.
+    /// The communicator was rebuilt: what [`rebuild`](crate::Communicator::rebuild) gave is used instead of it.
+    #[error("communicator \"{communicator}\" is closed: it was rebuilt, and its successor is used instead")]
+    #[non_exhaustive]
+    Closed {
+        /// Its name.
+        communicator: String,
+    },
+    /// A peer broke the protocol: its connections are closed, and the communicator fails as for a rank that is lost.
     #[error("rank {rank} broke the protocol: {problem}")]
     #[non_exhaustive]
     Protocol {
@@ -315,6 +349,50 @@ pub enum Error {
     Init(Arc<InitError>),
 }
 
+impl Error {
+    /// Whether time ran out, and nothing else is known to be wrong: the ranks that it blames may come yet.
+    pub const fn is_deadline(&self) -> bool {
+        matches!(self, Error::Deadline(_))
+    }
+
+    /// The ranks at fault: those that are late, lost, have left, gave the operation up, or broke the protocol. Empty
+    /// where no rank is, or where ranks disagree and nobody can say which of them are right.
+    pub fn blamed(&self) -> &[Rank] {
+        match self {
+            Error::Deadline(report) => &report.late,
+            Error::PeerLost { rank, .. } | Error::Left { rank, .. } | Error::Protocol { rank, .. } => {
+                std::slice::from_ref(rank)
+            }
+            Error::Aborted { by, .. } => std::slice::from_ref(by),
+            Error::Failed { lost, .. } => lost.as_slice(),
+            Error::Mismatch { .. }
+            | Error::Cancelled { .. }
+            | Error::InvalidArgument { .. }
+            | Error::Closed { .. }
+            | Error::Init(_) => &[],
+        }
+    }
+
+    /// Whether the communicator is of no more use: no collective on it can go well again. Among the ranks that are left,
+    /// [`rebuild`](crate::Communicator::rebuild) makes another; after [`Closed`](Self::Closed) there is one already, and
+    /// after [`Init`](Self::Init) there never was one. After all other errors it can be used on, on all ranks.
+    pub const fn is_fatal(&self) -> bool {
+        match self {
+            Error::PeerLost { .. }
+            | Error::Left { .. }
+            | Error::Failed { .. }
+            | Error::Closed { .. }
+            | Error::Protocol { .. }
+            | Error::Init(_) => true,
+            Error::Mismatch { .. }
+            | Error::Deadline(_)
+            | Error::Aborted { .. }
+            | Error::Cancelled { .. }
+            | Error::InvalidArgument { .. } => false,
+        }
+    }
+}
+
 impl From<InitError> for Error {
     fn from(error: InitError) -> Self {
         Error::Init(Arc::new(error))
@@ -324,166 +402,6 @@ impl From<InitError> for Error {
 fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
     let each: Vec<String> = calls.iter().map(|(rank, call)| format!("rank {rank} calls {call}")).collect();
     each.join("; ")
-}
-
-/// What is known about an operation that does not end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Report {
-    /// What this rank waits in.
-    pub operation: String,
-    /// Under which number.
-    pub seq: Seq,
-    /// Name of the communicator.
-    pub communicator: String,
-    /// Rank that wrote this.
-    pub rank: Rank,
-    /// How long it has waited.
-    pub waited: Duration,
-    /// Who has not done his part.
-    pub late: Vec<Rank>,
-    /// The last known state of each late rank, in words, with its age.
-    pub states: Vec<(Rank, String)>,
-    /// The likely cause.
-    pub cause: String,
-    /// The last collective that this rank has completed together with all before it; `None` if there is none.
-    #[serde(default)]
-    pub completed: Option<Seq>,
-    /// Whom this operation itself waits for; `late` are those at whom a chain of waiting ends.
-    #[serde(default)]
-    pub waits_for: Vec<Rank>,
-    /// What other ranks have told about themselves.
-    #[serde(default)]
-    pub known: Vec<RankReport>,
-    /// The links to the other ranks of the communicator. Filled in where a report is written to a file.
-    #[serde(default)]
-    pub links: Vec<LinkReport>,
-    /// What went wrong.
-    #[serde(default)]
-    pub kind: ReportKind,
-    /// Equal on all ranks of a world, and different for every world. Filled in where a report is written to a file, like
-    /// what follows.
-    #[serde(default)]
-    pub run: String,
-    /// When it was written: milliseconds since 1970.
-    #[serde(default)]
-    pub unix_ms: u64,
-    /// The process that wrote it.
-    #[serde(default)]
-    pub pid: u32,
-}
-
-/// What a report is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub enum ReportKind {
-    /// A deadline passed.
-    #[default]
-    Deadline,
-    /// A rank is lost.
-    PeerLost,
-    /// Ranks called different things.
-    Mismatch,
-    /// A rank broke the protocol.
-    Protocol,
-}
-
-/// What a rank has told about itself.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct RankReport {
-    /// Who.
-    pub rank: Rank,
-    /// The number that its next collective will have.
-    pub next: Seq,
-    /// The oldest operation that it waits in, and its number.
-    pub operation: Option<(String, Seq)>,
-    /// Whom that waits for.
-    pub waits_for: Vec<Rank>,
-    /// How long ago it told this.
-    pub age: Duration,
-}
-
-/// How a rank is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub enum LinkKind {
-    /// It is this rank.
-    Myself,
-    /// In the same process: its memory is read where it lies.
-    Memory,
-    /// By two TCP connections.
-    Tcp,
-}
-
-/// Whether a link works as it should.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub enum LinkState {
-    /// It does.
-    Ready,
-    /// It works, but much slower than it did before.
-    Degraded,
-    /// The rank's process is lost, or has left.
-    Down,
-}
-
-impl fmt::Display for LinkState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LinkState::Ready => "ready",
-            LinkState::Degraded => "degraded (slow)",
-            LinkState::Down => "down",
-        })
-    }
-}
-
-/// A link to another rank, and what was counted since it was made; ranks of one process count nothing.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct LinkReport {
-    /// The other rank.
-    pub rank: Rank,
-    /// How it is reached.
-    pub kind: LinkKind,
-    /// Whether that works as it should.
-    pub state: LinkState,
-    /// Host, address and process of the other rank.
-    pub address: String,
-    /// Bytes handed to the system, headers included.
-    pub sent_bytes: u64,
-    /// Bytes taken from the system, headers included.
-    pub received_bytes: u64,
-    /// Frames that have left.
-    pub sent_frames: u64,
-    /// Frames that have begun to arrive.
-    pub received_frames: u64,
-    /// Segments that the system has sent again: more than a few mean a bad network.
-    pub retransmissions: u64,
-    /// Round-trip time, smoothed by the system, in microseconds.
-    pub rtt_us: u32,
-    /// The best rate that it has sustained while there was something to send, in bytes per second; 0 while unknown.
-    pub best_bytes_per_s: u64,
-}
-
-impl fmt::Display for Report {
-    /// Names who waited: a deadline ends an operation on all ranks, with the report of the one that gave it up.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {} on \"{}\": rank {} waited {:.1?} for {}",
-            self.operation,
-            self.seq,
-            self.communicator,
-            self.rank,
-            self.waited,
-            list_ranks(&self.late)
-        )?;
-        for (rank, state) in &self.states {
-            write!(f, "; rank {rank} {state}")?;
-        }
-        if !self.cause.is_empty() {
-            write!(f, "; {}", self.cause)?;
-        }
-        Ok(())
-    }
 }
 
 /// An operation's error, with the buffer that was handed in, if it could be given back safely.
@@ -528,11 +446,67 @@ mod tests {
 
     #[test]
     fn the_error_is_found_whatever_the_buffer_is() {
-        let error = Error::Closed("world".into());
+        let error = Error::Closed { communicator: "world".into() };
         let boxed: Box<dyn std::error::Error> = Box::new(OpError { error, buffer: Some(vec![1u8]) });
         let found = boxed.source().and_then(|source| source.downcast_ref::<Error>());
-        assert!(matches!(found, Some(Error::Closed(_))));
+        assert!(matches!(found, Some(Error::Closed { .. })));
         assert!(matches!(Error::from(InitError::Config("no".into())), Error::Init(_)));
+    }
+
+    #[test]
+    fn a_deadline_tells_what_links_to_late_ranks_have_sent_again() {
+        let link = |rank, retransmissions| LinkReport {
+            rank: Rank(rank),
+            kind: LinkKind::Tcp,
+            state: LinkState::Ready,
+            address: "host".into(),
+            sent_bytes: 1,
+            received_bytes: 1,
+            sent_frames: 1,
+            received_frames: 1,
+            retransmissions,
+            rtt_us: 100,
+            best_bytes_per_s: 0,
+        };
+        let late = vec![Rank(1), Rank(2)];
+        let links = vec![link(1, 0), link(2, 17), link(3, 5)];
+        let report = Report { operation: "barrier".into(), late, links, ..Report::default() };
+        let text = Error::Deadline(Box::new(report)).to_string();
+        assert!(text.ends_with("for ranks 1, 2; the link to rank 2 has sent 17 segments again"), "{text}");
+    }
+
+    #[test]
+    fn an_error_says_whom_it_blames_and_whether_the_communicator_is_of_use() {
+        let (operation, seq, communicator, host) = (String::new(), Seq(1), String::new(), String::new());
+        let late = Report { late: vec![Rank(3)], ..Report::default() };
+        let lost = Error::PeerLost {
+            operation: operation.clone(),
+            seq,
+            communicator: communicator.clone(),
+            rank: Rank(1),
+            host: host.clone(),
+            cause: String::new(),
+        };
+        let failed = Error::Failed { communicator: "x".into(), lost: Some(Rank(1)), cause: lost.to_string() };
+        let left = Error::Left {
+            operation: operation.clone(),
+            seq,
+            communicator: communicator.clone(),
+            rank: Rank(2),
+            host,
+        };
+        let mismatch = Error::Mismatch { operation, seq, communicator, calls: Vec::new() };
+        for (error, blamed, is_fatal) in [
+            (Error::Deadline(Box::new(late)), &[Rank(3)][..], false),
+            (lost, &[Rank(1)], true),
+            (failed, &[Rank(1)], true),
+            (left, &[Rank(2)], true),
+            (mismatch, &[], false),
+            (Error::Init(Arc::new(InitError::Config("no".into()))), &[], true),
+        ] {
+            assert_eq!((error.blamed(), error.is_fatal()), (blamed, is_fatal), "{error}");
+            assert_eq!(error.is_deadline(), matches!(error, Error::Deadline(_)));
+        }
     }
 
     /// What is public is sent by position: a variant or field that moves needs another protocol version.

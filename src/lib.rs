@@ -34,11 +34,11 @@
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! use hcomm::{Buffer, Communicator, Rank, ReduceOp};
+//! use hcomm::{Buffer, Communicator, ReduceOp};
 //!
 //! let mut comm = Communicator::from_env().await?;
 //! let mut weights = Buffer::<f32>::zeroed(1 << 20);
-//! weights = comm.broadcast(weights, Rank(0)).await?;
+//! weights = comm.broadcast(weights, 0).await?;
 //! weights = comm.all_reduce(weights, ReduceOp::Sum).await?;
 //! # Ok(()) }
 //! ```
@@ -53,11 +53,13 @@
 //!   result, or inside the [`OpError`]. A `&mut [T]` is copied in and out.
 //! - **Dropping the future detaches** the operation: it goes on, and no peer is harmed. [`Operation::cancel`] and
 //!   [`Operation::timeout`] give it up on all ranks.
-//! - **Nothing hangs in silence.** Every wait has a deadline, and its end is an [`Error`] that names who is late, lost,
-//!   or called something else: on all ranks, with the last known state of each.
+//! - **Nothing hangs in silence.** Every wait has a deadline, and its end is an [`Error`] that names who is late, has
+//!   crashed ([`Error::PeerLost`]), has left in order ([`Error::Left`]), or called something else: on all ranks, with the
+//!   last known state of each. [`Error::blamed`] and [`Error::is_fatal`] answer for a program.
 //! - **Same bits.** All ranks get identical results, the same from run to run. How sums are associated depends on the
 //!   number of ranks and not on the count, unless [`path::Order::Any`] allows it; [`Communicator::explain`] says more.
-//! - **No thread is needed to wait**; tokio runtimes need IO (`enable_io`), which `#[tokio::main]` has. But one that is there can: [`Operation::wait`] and [`blocking`] need no runtime.
+//! - **No thread is needed to wait**; tokio runtimes need IO (`enable_io`), which `#[tokio::main]` has. A thread that
+//!   waits can do without: [`Operation::wait`] and [`blocking`] need no runtime.
 //!
 //! # Algorithms
 //!
@@ -71,16 +73,16 @@
 //!
 //! `testing`: the module `testing`, ranks on a simulated network for tests of your own. For dev-dependencies.
 
-pub mod buffer;
-pub mod communicator;
-pub mod domain;
-pub mod element;
+mod buffer;
+mod communicator;
+mod domain;
+mod element;
 mod engine;
-pub mod error;
+mod error;
 mod kernel;
 mod link;
 pub mod path;
-pub mod rank;
+mod rank;
 mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -91,11 +93,13 @@ pub use communicator::{
     State, View, blocking,
 };
 pub use domain::{Phase, Token};
-pub use element::{DType, Element, ReduceOp};
+pub use element::{DType, Element, ReduceOp, UnknownName};
 pub use error::{
     CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,
 };
 pub use rank::{Rank, Seq, Tag};
+/// Its types are element types and buffers here; `half::f16` of another version is another type.
+pub use {bytes, half};
 
 /// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".
 pub fn instruction_set() -> &'static str {

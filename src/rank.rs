@@ -1,8 +1,10 @@
-//! Newtypes for what must not be mixed up: ranks, tags, numbers and channels.
+//! Newtypes for what must not be mixed up: ranks, tags and numbers of calls.
 
 use std::fmt;
+use std::num::{ParseIntError, TryFromIntError};
+use std::str::FromStr;
 
-/// A member of a communicator: `0..size`.
+/// A member of a communicator: `0..size`. Where one is asked for, a `u32` does as well.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -12,6 +14,34 @@ impl Rank {
     /// The rank as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+}
+
+impl TryFrom<usize> for Rank {
+    type Error = TryFromIntError;
+
+    fn try_from(rank: usize) -> Result<Self, TryFromIntError> {
+        rank.try_into().map(Rank)
+    }
+}
+
+impl From<Rank> for u32 {
+    fn from(rank: Rank) -> Self {
+        rank.0
+    }
+}
+
+impl From<Rank> for usize {
+    fn from(rank: Rank) -> Self {
+        rank.index()
+    }
+}
+
+impl FromStr for Rank {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Rank)
     }
 }
 
@@ -32,6 +62,20 @@ impl From<u32> for Rank {
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 pub struct Tag(pub u32);
+
+impl From<Tag> for u32 {
+    fn from(tag: Tag) -> Self {
+        tag.0
+    }
+}
+
+impl FromStr for Tag {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Tag)
+    }
+}
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

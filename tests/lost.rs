@@ -53,9 +53,8 @@ fn reduce_until_told(mut comm: Communicator, count: usize, limit: Duration) {
             }
             Err(error) => {
                 let error = Error::from(error);
-                let blamed =
-                    if let Error::PeerLost { rank, .. } = &error { rank.to_string() } else { String::new() };
-                say(&format!("{} {blamed}", class(&error)));
+                let blamed: Vec<String> = error.blamed().iter().map(Rank::to_string).collect();
+                say(&format!("{} {}", class(&error), blamed.join(" ")));
                 say(&format!("in full: {error}"));
                 // What comes next fails at once, and does not hang.
                 let next = comm.all_reduce(vec![0u32], ReduceOp::Sum).wait().unwrap_err();
@@ -83,10 +82,10 @@ fn leave(comm: Communicator, count: usize) {
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(comm.recv(Rank(0), 1, vec![0u32; 100]).wait().unwrap(), vec![me; 100]);
         let error = comm.recv(Rank(0), 1, vec![0u32; 100]).wait().unwrap_err();
-        assert_eq!(class(&error.error), "peer lost", "{error}");
+        assert_eq!(class(&error.error), "left", "{error}");
         // One message is there, but with another tag than this.
         let error = comm.recv(Rank(0), 9, vec![0u32; 100]).wait().unwrap_err();
-        assert_eq!(class(&error.error), "peer lost", "{error}");
+        assert_eq!(class(&error.error), "left", "{error}");
         assert_eq!(comm.recv(Rank(0), 8, vec![0u32; 1]).wait().unwrap(), [me]);
     }
     say("done");

@@ -5,8 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex, mpsc};
 
 use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
-use hcomm::communicator::PreparedAllReduce;
-use hcomm::{Communicator, Error, ReduceOp};
+use hcomm::{Communicator, Error, PreparedAllReduce, ReduceOp};
 
 const COUNT: usize = 1000;
 

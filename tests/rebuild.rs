@@ -227,7 +227,8 @@ fn ranks_that_have_left_are_left_out() {
                     return;
                 }
                 let error = comm.all_reduce(vec![1u32; 10], ReduceOp::Sum).wait().unwrap_err();
-                assert_eq!(class(&error.error), "peer lost", "{link:?} n {n} rank {me}: {error}");
+                assert_eq!(class(&error.error), "left", "{link:?} n {n} rank {me}: {error}");
+                assert!(quitters.contains(&error.error.blamed()[0]), "{link:?} n {n} rank {me}: {error}");
                 let mut comm = block_on(comm.rebuild()).unwrap();
                 assert_eq!(comm.size(), n - 2);
                 assert_eq!(comm.rank().0, if me.0 == n as u32 - 1 { n as u32 - 3 } else { me.0 - 1 });

@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::processes::{Processes, Role, say};
-use common::{assert_usable, meeting_place};
-use hcomm::{Communicator, LinkKind, LinkState, Rank, ReduceOp, Report, ReportKind, Seq};
+use common::{GENEROUS, assert_usable, meeting_place};
+use hcomm::{Communicator, Error, LinkKind, LinkState, Rank, ReduceOp, Report, ReportKind, Seq};
 use rustix::process::Signal;
 
 /// What a process of a world does, told by the environment; nothing in the test run itself: each receives from the next,
@@ -16,7 +16,7 @@ fn child() {
     let Some(Role { count, joined, .. }) = Role::of_this_process() else { return };
     let mut comm = joined.unwrap();
     let me = comm.rank().0;
-    comm.report_to(std::env::temp_dir().join(format!("hcomm-cycle-{count}")));
+    comm.report_to(std::env::temp_dir().join(format!("hcomm-cycle-{count}"))).unwrap();
     assert_usable(&mut comm);
     let next = Rank((me + 1) % 3);
     let received = comm.recv(next, 10 + me, vec![0u8; 5]);
@@ -80,7 +80,7 @@ fn a_deadline_is_written_down_by_every_rank_that_waited_and_names_who_is_late() 
     let threads: Vec<_> = ranks
         .into_iter()
         .map(|mut comm| {
-            comm.report_to(&path);
+            comm.report_to(&path).unwrap();
             comm.set_deadline(Duration::from_millis(300));
             std::thread::spawn(move || comm.all_reduce(vec![1u8; 10], ReduceOp::Sum).wait().is_err())
         })
@@ -91,5 +91,67 @@ fn a_deadline_is_written_down_by_every_rank_that_waited_and_names_who_is_late() 
     let reports: Vec<Report> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| report.operation == "all_reduce" && report.late == [Rank(2)]));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_file_is_refused_where_it_is_named() {
+    let [one, other] = ["one", "other"]
+        .map(|name| std::env::temp_dir().join(format!("hcomm-report-{name}-{}", std::process::id())));
+    let mut comm = Communicator::local(1).remove(0);
+    let nowhere = comm.report_to(one.join("report")).unwrap_err();
+    assert_eq!(nowhere.kind(), std::io::ErrorKind::NotFound);
+    comm.report_to(&one).unwrap();
+    comm.report_to(&one).unwrap();
+    let copy = comm.dup().wait().unwrap();
+    for comm in [&comm, &copy] {
+        let taken = comm.report_to(&other).unwrap_err();
+        assert_eq!(taken.kind(), std::io::ErrorKind::AlreadyExists);
+        assert!(taken.to_string().contains(one.to_str().unwrap()), "{taken}");
+    }
+    assert!(one.exists() && !other.exists());
+    std::fs::remove_file(one).unwrap();
+}
+
+#[test]
+fn a_rank_that_leaves_in_order_is_no_crash() {
+    let path = std::env::temp_dir().join(format!("hcomm-report-left-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let mut ranks = Communicator::local(3);
+    let leaver = ranks.pop();
+    let waiting: Vec<_> = ranks
+        .iter_mut()
+        .map(|comm| {
+            comm.report_to(&path).unwrap();
+            comm.all_reduce(vec![1u8; 10], ReduceOp::Sum)
+        })
+        .collect();
+    drop(leaver);
+    for operation in waiting {
+        let error = operation.wait().unwrap_err().error;
+        let says = error.to_string();
+        assert!(matches!(error, Error::Left { rank: Rank(2), .. }) && error.is_fatal(), "{says}");
+        assert!(says.contains("rank 2") && says.contains("has left") && !says.contains("lost"), "{says}");
+    }
+    // What does not need it goes on.
+    let (one, zero) = (&ranks[1], &ranks[0]);
+    let sent = zero.send(1, 7, vec![3u8]);
+    assert_eq!(one.recv(0, 7, vec![0u8]).wait().unwrap(), [3]);
+    sent.wait().unwrap();
+    // Whoever drove writes it, and its caller may be told before.
+    let until = Instant::now() + GENEROUS;
+    let text = loop {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text.lines().count() == 2 && text.ends_with('\n') || Instant::now() > until {
+            break text;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let reports: Vec<Report> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2, "{text}");
+    assert!(
+        reports.iter().all(|report| report.kind == ReportKind::Left && report.late == [Rank(2)]),
+        "{text}"
+    );
     std::fs::remove_file(path).unwrap();
 }

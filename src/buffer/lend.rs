@@ -15,8 +15,7 @@ mod sealed {
 use sealed::Sealed;
 
 /// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy; `&[T]`,
-/// `&[T; N]`, `&Vec<T>` and `&Buffer<T>` by one staged copy, as large as the
-/// original.
+/// `&[T; N]`, `&Vec<T>`, `&Box<[T]>` and `&Buffer<T>` by one staged copy, as large as the original.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent",
     label = "not a buffer of elements",
@@ -34,8 +33,8 @@ pub trait Lend: Sealed + Sized {
 }
 
 /// Something that an operation can write its result into: `Vec<T>`, `Box<[T]>` and [`Buffer<T>`] by value without a
-/// copy; `&mut [T]`, `&mut [T; N]`, `&mut Vec<T>` and `&mut Buffer<T>` by one staged copy, as large as
-/// the original.
+/// copy; `&mut [T]`, `&mut [T; N]`, `&mut Vec<T>`, `&mut Box<[T]>` and `&mut Buffer<T>` by one staged copy, as large
+/// as the original.
 ///
 /// A `slice: &mut [T]` is moved like any value: to hand in the same one again, write `&mut *slice`.
 #[diagnostic::on_unimplemented(
@@ -163,6 +162,16 @@ impl<T: Element, const N: usize> Lend for &[T; N] {
     }
 }
 
+impl<T: Element> Sealed for &Box<[T]> {}
+impl<T: Element> Lend for &Box<[T]> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, staging: &Staging) -> (Lent, Read) {
+        (**self).lend(staging)
+    }
+}
+
 impl<T: Element> Sealed for &Buffer<T> {}
 impl<T: Element> Lend for &Buffer<T> {
     type Element = T;
@@ -234,6 +243,18 @@ impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
     }
 }
 impl<T: Element, const N: usize> LendMut for &mut [T; N] {}
+
+impl<T: Element> Sealed for &mut Box<[T]> {}
+impl<'a, T: Element> Lend for &'a mut Box<[T]> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Write<'a, T>;
+    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+        let elements: &mut [T] = self;
+        elements.lend(staging)
+    }
+}
+impl<T: Element> LendMut for &mut Box<[T]> {}
 
 impl<T: Element> Sealed for &mut Buffer<T> {}
 impl<'a, T: Element> Lend for &'a mut Buffer<T> {

@@ -23,9 +23,12 @@ const HUGE_PAGE: usize = 2 << 20;
 /// let mut buffer = hcomm::Buffer::<f32>::zeroed(1024);
 /// buffer[0] = 1.0;
 /// assert_eq!(buffer.len(), 1024);
-/// assert_eq!(hcomm::Buffer::from([1, 2, 3]), (1..4).collect());
+/// let same: hcomm::Buffer<i32> = (1..4).collect();
+/// assert_eq!(same, [1, 2, 3]);
+/// assert_eq!(format!("{same:?}"), "[1, 2, 3]");
+/// assert_eq!(Vec::from(same), [1, 2, 3]);
 /// ```
-#[must_use = "a buffer is made to be used"]
+#[must_use = "a new buffer is filled and handed to operations"]
 pub struct Buffer<T: Element> {
     memory: Memory,
     len: usize,
@@ -43,7 +46,7 @@ impl<T: Element> Buffer<T> {
         Buffer { memory: Memory::zeroed(bytes), len, element: PhantomData }
     }
 
-    /// A copy of `elements`.
+    /// A copy of `elements`: what `From` does for slices, vectors and arrays.
     pub fn copy_of(elements: &[T]) -> Self {
         let mut buffer = Self::zeroed(elements.len());
         buffer.copy_from_slice(elements);
@@ -82,7 +85,7 @@ impl<T: Element> DerefMut for Buffer<T> {
 
 impl<T: Element> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer<{}>({})", T::DTYPE, self.len)
+        (**self).fmt(f)
     }
 }
 
@@ -96,6 +99,13 @@ impl<T: Element> From<Vec<T>> for Buffer<T> {
     /// Copies: a vector's memory is aligned otherwise.
     fn from(elements: Vec<T>) -> Self {
         Self::copy_of(&elements)
+    }
+}
+
+impl<T: Element> From<Buffer<T>> for Vec<T> {
+    /// Copies, as the other way round.
+    fn from(buffer: Buffer<T>) -> Self {
+        buffer.to_vec()
     }
 }
 
@@ -124,8 +134,34 @@ impl<T: Element> Clone for Buffer<T> {
     }
 }
 
-impl<T: Element + PartialEq> PartialEq for Buffer<T> {
+impl<T: Element> PartialEq for Buffer<T> {
     fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Element + Eq> Eq for Buffer<T> {}
+
+impl<T: Element> PartialEq<[T]> for Buffer<T> {
+    fn eq(&self, other: &[T]) -> bool {
+        **self == *other
+    }
+}
+
+impl<T: Element> PartialEq<&[T]> for Buffer<T> {
+    fn eq(&self, other: &&[T]) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Element, const N: usize> PartialEq<[T; N]> for Buffer<T> {
+    fn eq(&self, other: &[T; N]) -> bool {
+        **self == *other
+    }
+}
+
+impl<T: Element> PartialEq<Vec<T>> for Buffer<T> {
+    fn eq(&self, other: &Vec<T>) -> bool {
         **self == **other
     }
 }
@@ -133,6 +169,30 @@ impl<T: Element + PartialEq> PartialEq for Buffer<T> {
 impl<T: Element> AsRef<[T]> for Buffer<T> {
     fn as_ref(&self) -> &[T] {
         self
+    }
+}
+
+impl<T: Element> AsMut<[T]> for Buffer<T> {
+    fn as_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+impl<T: Element> IntoIterator for Buffer<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        Vec::from(self).into_iter()
+    }
+}
+
+impl<'a, T: Element> IntoIterator for &'a mut Buffer<T> {
+    type Item = &'a mut T;
+    type IntoIter = std::slice::IterMut<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collectives and messages on a thread that waits: `&mut [T]` is lent without a copy.
 //!
-//! [`send`] alone copies its slice first. What else is awaited has a `wait` of its own: [`Operation::wait`](super::Operation::wait), and that
-//! of the others.
+//! [`send`] alone copies its slice first. What else is awaited has a `wait` of its own:
+//! [`Operation::wait`](super::Operation::wait), and that of the others.
 //!
 //! Sound because a call does not return before the operation has let go of the memory, whatever happens. No runtime is
 //! needed; do not call these on a thread that a runtime needs.
@@ -56,7 +56,7 @@ pub fn all_reduce<T: Element>(
 pub fn broadcast<T: Element>(
     communicator: &mut Communicator,
     buffer: &mut [T],
-    root: Rank,
+    root: impl Into<Rank>,
 ) -> Result<(), Error> {
     Ok(communicator.broadcast(Blocked(buffer), root).wait()?)
 }
@@ -90,7 +90,7 @@ pub fn reduce_scatter<T: Element>(
 /// As the operation of the same name.
 pub fn send<T: Element>(
     communicator: &Communicator,
-    to: Rank,
+    to: impl Into<Rank>,
     tag: impl Into<Tag>,
     buffer: &[T],
 ) -> Result<(), Error> {
@@ -104,7 +104,7 @@ pub fn send<T: Element>(
 /// As the operation of the same name.
 pub fn recv<T: Element>(
     communicator: &Communicator,
-    from: Rank,
+    from: impl Into<Rank>,
     tag: impl Into<Tag>,
     buffer: &mut [T],
 ) -> Result<(), Error> {

@@ -1,8 +1,9 @@
 //! How processes become a communicator.
 
+use std::fs::OpenOptions;
 use std::future::Future;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -16,8 +17,7 @@ use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
-use crate::path::verify::RANKS_MAX;
-use crate::path::{Facts, Order, PlanCache};
+use crate::path::{Facts, Order, PlanCache, RANKS_MAX};
 use crate::rank::Rank;
 
 /// Settings of a communicator between processes.
@@ -68,7 +68,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`InitError::Environment`] shows each variable. All ranks are told what is wrong and who is missing.
+    /// [`InitError::Environment`] shows each variable; [`InitError::Io`] if the file of `HCOMM_REPORT` can't be opened. All
+    /// ranks are told what is wrong and who is missing.
     ///
     /// # Cancel safety
     ///
@@ -132,8 +133,8 @@ impl Builder {
     }
 
     /// Which rank this process is: from 0 to one less than [`world`](Self::world). Must be set.
-    pub fn rank(mut self, rank: u32) -> Self {
-        self.rank = Some(Rank(rank));
+    pub fn rank(mut self, rank: impl Into<Rank>) -> Self {
+        self.rank = Some(rank.into());
         self
     }
 
@@ -267,6 +268,11 @@ impl Builder {
                     .into(),
             });
         }
+        if let Some(path) = report_file() {
+            // Said before the others are met, who need not end because of it.
+            let opened = OpenOptions::new().create(true).append(true).open(&path);
+            opened.map_err(|source| InitError::Io { what: report_failed(&path), source })?;
+        }
         let facts = facts(self.config.world, self.order);
         let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
         self.config.facts.extend(entries);
@@ -316,10 +322,17 @@ struct Rest {
     memory: Memory,
 }
 
+/// Where `HCOMM_REPORT` wants reports.
+fn report_file() -> Option<PathBuf> {
+    std::env::var_os("HCOMM_REPORT").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+fn report_failed(path: &Path) -> String {
+    format!("HCOMM_REPORT={}", path.display())
+}
+
 fn facts(world: u32, order: Order) -> Facts {
-    let mut facts = Facts::new(world);
-    facts.order = order;
-    facts
+    Facts::new(world).order(order)
 }
 
 /// The future of joining.
@@ -346,10 +359,10 @@ impl Future for Connect {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
-            State::Failed(error) => {
-                let again = || InitError::Config("polled again after it had ended".into());
-                Poll::Ready(Err(error.take().unwrap_or_else(again)))
-            }
+            State::Failed(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => panic!("set-up was polled again after it had ended"),
+            },
             State::Joining(joining, rest) => {
                 Pin::new(joining).poll(cx).map(|joined| Communicator::between_processes(joined?, rest))
             }
@@ -389,8 +402,8 @@ impl Communicator {
         let facts = facts(members.len() as u32, rest.order);
         let mut comm = Self::open(engine, WORLD, rest.name.as_str().into(), all, me, facts, plans);
         comm.phases = phases.into();
-        if let Some(path) = std::env::var_os("HCOMM_REPORT").filter(|path| !path.is_empty()) {
-            comm.report_to(path);
+        if let Some(path) = report_file() {
+            comm.report_to(&path).map_err(|source| InitError::Io { what: report_failed(&path), source })?;
         }
         if let Some(deadline) = rest.deadline {
             comm.set_deadline(deadline);

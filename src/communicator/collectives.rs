@@ -88,17 +88,12 @@ impl Communicator {
     /// # Errors
     ///
     /// If there is no plan for such a call.
-    pub fn explain(
-        &mut self,
-        collective: Collective,
-        count: usize,
-        dtype: DType,
-    ) -> Result<Explanation, Error> {
+    pub fn explain(&self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
         let bytes = count as u64 * dtype.size() as u64;
         let choice =
             choose(&self.facts, collective, bytes, None).map_err(|error| refused("explain", &error))?;
-        let program = self.program("explain", choice.algorithm, collective)?;
-        Ok(Explanation::new(choice, &program.plan, count, dtype.size()))
+        let plan = self.proved("explain", choice.algorithm, collective)?;
+        Ok(Explanation::new(choice, &plan, count, dtype.size()))
     }
 
     /// Ends when all ranks have called it.
@@ -121,7 +116,8 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::Mismatch`] on all ranks if they call different things; [`Error::Deadline`] naming who is late;
-    /// [`Error::PeerLost`] naming who is gone. The buffer comes back inside the error.
+    /// [`Error::PeerLost`] naming who has crashed or can't be reached, and [`Error::Left`] who has left in order. The
+    /// buffer comes back inside the error.
     ///
     /// # Cancel safety
     ///
@@ -155,7 +151,7 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
-    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: Rank) -> Operation<B> {
+    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
         self.plain().broadcast(buffer, root)
     }
 
@@ -204,7 +200,8 @@ impl View<'_> {
     }
 
     /// See [`Communicator::broadcast`].
-    pub fn broadcast<B: LendMut>(self, buffer: B, root: Rank) -> Operation<B> {
+    pub fn broadcast<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        let root = root.into();
         self.collective("broadcast", Collective::Broadcast { root }, None, buffer)
     }
 
@@ -312,12 +309,20 @@ impl Communicator {
         if let Some(known) = known {
             return Ok(known.program.clone());
         }
-        let plan = {
-            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-            plans.get(algorithm, collective, self.members.len() as u32)
-        };
-        let plan = plan.map_err(|error| refused(operation, &error))?;
+        let plan = self.proved(operation, algorithm, collective)?;
         Ok(self.keep_program(Some((algorithm, collective)), plan))
+    }
+
+    /// The plan of an algorithm, from the table that all parts of the world share.
+    fn proved(
+        &self,
+        operation: &str,
+        algorithm: Algorithm,
+        collective: Collective,
+    ) -> Result<Arc<VerifiedPlan>, Error> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plans.get(algorithm, collective, self.members.len() as u32);
+        plan.map_err(|error| refused(operation, &error))
     }
 
     /// The program of a caller's plan for this rank.

@@ -122,9 +122,13 @@ mod tests {
         assert_eq!(link.address, "host b");
         assert!(link.sent_bytes > 40 << 20 && link.sent_frames > 300 && link.rtt_us > 0, "{link:?}");
         assert!(one.links()[0].received_bytes > 40 << 20, "{:?}", one.links());
+        let late = zero.recv(1, 2, vec![0u8]).timeout(Duration::from_millis(20)).wait().unwrap_err();
+        let crate::Error::Deadline(report) = &late.error else { panic!("{late}") };
+        let links: Vec<_> = report.links.iter().map(|link| (link.rank, link.kind)).collect();
+        assert_eq!(links, [(Rank(1), LinkKind::Tcp)], "{report:?}");
         drop(one);
         let gone = zero.recv(Rank(1), 1, vec![0u8]).wait().unwrap_err();
-        assert!(matches!(gone.error, crate::Error::PeerLost { .. }), "{gone}");
+        assert!(matches!(gone.error, crate::Error::Left { .. }), "{gone}");
         let frames = zero.links()[1].received_frames;
         assert!(frames > 0, "the counters of a link that is gone are kept");
     }

@@ -10,8 +10,7 @@ use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::memory::Hub;
-use crate::path::verify::RANKS_MAX;
-use crate::path::{Facts, PlanCache};
+use crate::path::{Facts, PlanCache, RANKS_MAX};
 
 #[cfg(feature = "testing")]
 impl Communicator {

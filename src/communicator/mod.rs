@@ -146,11 +146,18 @@ impl Communicator {
     /// Writes a report of every operation that fails, for deadline, contradiction or a lost rank, to the end of this
     /// file: what waited for whom, what each rank was last known to do, and the counters of its links. Each rank writes
     /// a line of its own; `hcomm why FILE` puts those of all ranks together and tells one story. Between processes
-    /// the file in `HCOMM_REPORT`, if it is set, is taken without this call; ranks made by [`local`](Self::local) don't
-    /// look at it. The first file that is named decides for a rank and all that is split from it: later ones are
-    /// ignored. One that can't be written is told by a `tracing` warning only.
-    pub fn report_to(&self, path: impl Into<PathBuf>) {
-        self.engine.report_to(path.into());
+    /// the file in `HCOMM_REPORT`, if it is set, is taken without this call, before ranks meet; ranks made by
+    /// [`local`](Self::local) don't look at it.
+    ///
+    /// The file is made if need be, opened at the call, and kept open. It is that of the rank and of all that is split
+    /// from it, for good. If a report can't be written later, as on a full disk, a `tracing` warning says so.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be opened; [`AlreadyExists`](std::io::ErrorKind::AlreadyExists) if reports go to another one
+    /// already.
+    pub fn report_to(&self, path: impl Into<PathBuf>) -> std::io::Result<()> {
+        self.engine.report_to(path.into())
     }
 
     /// Bytes of staging memory in use at present, and at most so far.

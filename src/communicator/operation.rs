@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::buffer::lend::{Guard, Lend, Lent};
 use crate::engine::wait::Wait;
 use crate::engine::{Engine, Op};
-use crate::error::{Error, OpError};
+use crate::error::OpError;
 
 /// An operation in flight: it has begun, and is driven whether this is polled or not.
 ///
@@ -25,6 +25,10 @@ use crate::error::{Error, OpError};
 ///
 /// Dropping this *detaches*: the operation goes on to its end and no peer is harmed. The buffer is freed then; a
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
+///
+/// # Panics
+///
+/// If it is polled again after it has ended, as other futures do.
 #[must_use = "an operation has begun, but its result and its errors come from awaiting it"]
 pub struct Operation<B: Lend> {
     engine: Arc<Engine>,
@@ -48,8 +52,8 @@ impl<B: Lend> Operation<B> {
         self
     }
 
-    /// Gives the operation up, on all ranks: they get [`Error::Aborted`], or keep their result if they have it already.
-    /// Await this to get [`Error::Cancelled`] and the buffer.
+    /// Gives the operation up, on all ranks: they get [`Aborted`](crate::Error::Aborted), or keep their result if they have it already.
+    /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer.
     pub fn cancel(&self) {
         if let Some(op) = &self.op {
             self.engine.cancel(op);
@@ -74,20 +78,14 @@ impl<B: Lend> Operation<B> {
     fn take(&mut self) -> Result<B::Returned, OpError<B::Returned>> {
         let outcome = self.op.as_ref().and_then(|op| op.take_outcome());
         let (Some(outcome), Some(guard)) = (outcome, self.guard.take()) else {
-            let error = Error::InvalidArgument {
-                operation: "operation".into(),
-                problem: "polled again after it had ended".into(),
-            };
-            return Err(OpError { error, buffer: None });
+            panic!("an operation was polled again after it had ended");
         };
         if let Some(op) = self.op.take() {
             self.engine.recycle(op);
         }
         match (outcome.result, outcome.parts) {
             (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
-            (Ok(()), None) => {
-                Err(OpError { error: Error::Closed("the buffer is gone".into()), buffer: None })
-            }
+            (Ok(()), None) => unreachable!("what went well is touched by nobody any more"),
             (Err(error), parts) => {
                 Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
             }

@@ -20,14 +20,15 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Deadline`], [`Error::PeerLost`]; [`Error::Aborted`] if the receiver expects another type or count, for more
-    /// than 64 KiB: a smaller message has left by then, and only the receiver learns of it; [`Error::InvalidArgument`]
-    /// if 65 536 messages to this rank wait for their receives.
+    /// [`Error::Deadline`], [`Error::PeerLost`], [`Error::Left`]; [`Error::Aborted`] if the receiver expects another type or
+    /// count, for more than 64 KiB: a smaller message has left by then, and only the receiver learns of it;
+    /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
-    pub fn send<B: Lend>(&self, to: Rank, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+    pub fn send<B: Lend>(&self, to: impl Into<Rank>, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+        let to = to.into();
         let work = self.peer("send", to).map(|to| Work::Send { to });
         self.point("send", to, tag.into(), work, buffer)
     }
@@ -36,7 +37,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Deadline`], [`Error::PeerLost`].
+    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Deadline`]; [`Error::PeerLost`]
+    /// or [`Error::Left`] once all that the sender had sent before is received.
     ///
     /// # Cancel safety
     ///
@@ -45,16 +47,17 @@ impl Communicator {
     /// [`Operation::timeout`]; or [`cancel`](Operation::cancel) it and await that.
     ///
     /// ```
-    /// use hcomm::{Communicator, Rank};
+    /// use hcomm::Communicator;
     ///
     /// let mut ranks = Communicator::local(2);
     /// let (one, zero) = (ranks.pop().unwrap(), ranks.pop().unwrap());
-    /// let sent = zero.send(Rank(1), 7, vec![1u32, 2, 3]);
-    /// let got = one.recv(Rank(0), 7, vec![0u32; 3]).wait().unwrap();
+    /// let sent = zero.send(1, 7, vec![1u32, 2, 3]);
+    /// let got = one.recv(0, 7, vec![0u32; 3]).wait().unwrap();
     /// assert_eq!(got, [1, 2, 3]);
     /// sent.wait().unwrap();
     /// ```
-    pub fn recv<B: LendMut>(&self, from: Rank, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+    pub fn recv<B: LendMut>(&self, from: impl Into<Rank>, tag: impl Into<Tag>, buffer: B) -> Operation<B> {
+        let from = from.into();
         let work = self.peer("recv", from).map(|from| Work::Recv { from });
         self.point("recv", from, tag.into(), work, buffer)
     }

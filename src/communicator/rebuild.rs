@@ -39,7 +39,7 @@ impl Communicator {
     pub fn state(&self) -> State {
         match self.engine.failure(self.channel) {
             None => State::Ready,
-            Some(Error::Closed(_)) => State::Closed,
+            Some(Error::Closed { .. }) => State::Closed,
             Some(cause) => State::Failed { cause },
         }
     }
@@ -148,7 +148,7 @@ impl Rebuild {
     }
 
     fn closed(&self) -> Error {
-        Error::Closed(self.parent.name.to_string())
+        Error::Closed { communicator: self.parent.name.to_string() }
     }
 
     /// The ranks that are not `gone`.

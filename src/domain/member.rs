@@ -351,5 +351,5 @@ async fn listen_to_root(
 }
 
 fn phase_name(phase: Phase) -> String {
-    format!("{phase:?}").to_lowercase()
+    phase.to_string()
 }

@@ -39,6 +39,7 @@ mod wait;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -106,4 +107,16 @@ pub enum Phase {
     Resources,
     /// The communicator may be used.
     Ready,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Handshake => "handshake",
+            Phase::Topology => "topology",
+            Phase::Paths => "paths",
+            Phase::Resources => "resources",
+            Phase::Ready => "ready",
+        })
+    }
 }

@@ -271,11 +271,13 @@ impl Channel {
     /// What a caller is told once it has failed: first who is lost, then that it can't be used.
     pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
         let mut failed = self.failed.clone()?;
-        if matches!(failed, Error::Closed(_)) {
+        if matches!(failed, Error::Closed { .. }) {
             return Some(failed);
         }
         if std::mem::replace(&mut self.failure_told, true) {
-            return Some(Error::Failed { communicator: self.name.to_string(), cause: failed.to_string() });
+            let lost = failed.blamed().first().copied();
+            let communicator = self.name.to_string();
+            return Some(Error::Failed { communicator, lost, cause: failed.to_string() });
         }
         if let Error::PeerLost { operation, seq, .. } = &mut failed {
             *operation = request.desc.operation.into();
@@ -287,9 +289,9 @@ impl Channel {
     /// What the caller of a number is told that `by` has given up.
     pub(crate) fn aborted(&self, request: &Request, by: usize, cause: Cause) -> Error {
         let operation = request.desc.operation.into();
-        if let Cause::Departed { rank, host, cause } = cause {
+        if let Cause::Departed { rank, host } = cause {
             let communicator = self.name.to_string();
-            return Error::PeerLost { operation, seq: Seq(request.seq), communicator, rank, host, cause };
+            return Error::Left { operation, seq: Seq(request.seq), communicator, rank, host };
         }
         let cause = cause.to_string();
         Error::Aborted {

@@ -374,6 +374,9 @@ impl Core {
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
         self.disconnect_offenders();
+        if !self.state.reports.is_empty() {
+            self.note_links();
+        }
         let mut large = false;
         for ended in self.state.ended.drain(..) {
             if ended.forget {

@@ -105,6 +105,6 @@ impl State {
             Work::Refuse(_) | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
-        Some(self.has_closed(request.channel, rank, request.desc.operation, request.seq))
+        Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))
     }
 }

@@ -9,7 +9,7 @@
 use super::core::Core;
 use super::io::Via;
 use super::peer::Standing;
-use crate::error::{LinkKind, LinkReport, LinkState, Report};
+use crate::error::{Error, LinkKind, LinkReport, LinkState, Report};
 use crate::link::tcp::Traffic;
 use crate::rank::Rank;
 use crate::runtime::tcp_info::{TcpInfo, tcp_info};
@@ -168,6 +168,23 @@ impl Core {
             retransmissions,
             rtt_us,
             best_bytes_per_s: guard.map_or(0, |guard| guard.best),
+        }
+    }
+
+    /// Deadlines that have passed here, before their callers are told: the links to the late ranks.
+    pub(super) fn note_links(&mut self) {
+        for at in 0..self.state.ended.len() {
+            let Err(Error::Deadline(report)) = &self.state.ended[at].outcome.result else { continue };
+            let call = |of: &Report| (of.rank, of.seq, of.communicator.clone(), of.operation.clone());
+            let Some((members, _)) = self.state.reports.iter().find(|(_, told)| call(told) == call(report))
+            else {
+                continue;
+            };
+            let links = report.late.iter().filter_map(|rank| Some((*rank, *members.get(rank.index())?)));
+            let links = links.map(|(rank, world)| self.link(world as usize, rank)).collect();
+            if let Err(Error::Deadline(report)) = &mut self.state.ended[at].outcome.result {
+                report.links = links;
+            }
         }
     }
 

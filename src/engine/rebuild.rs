@@ -158,7 +158,7 @@ impl State {
             let Some(key) = rebuild.waiting else { return };
             let communicator = channel.name.to_string();
             let cause = "the other ranks have given this one up: the network between them broke".into();
-            self.finish(key, Err(Error::Failed { communicator, cause }));
+            self.finish(key, Err(Error::Failed { communicator, lost: None, cause }));
             return;
         }
         if *told != rebuild.gone {
@@ -180,7 +180,7 @@ impl State {
     fn decide_members(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.rebuild.decided = true;
-        channel.failed = Some(Error::Closed(channel.name.to_string()));
+        channel.failed = Some(Error::Closed { communicator: channel.name.to_string() });
         self.tell_view(index);
         self.cancel_all(index);
         self.discard_kept(index);

@@ -129,6 +129,9 @@ impl State {
             Error::PeerLost { rank, host, cause, .. } => {
                 (ReportKind::PeerLost, vec![*rank], format!("rank {rank} ({host}) is lost: {cause}"))
             }
+            Error::Left { rank, host, .. } => {
+                (ReportKind::Left, vec![*rank], format!("rank {rank} ({host}) has left"))
+            }
             Error::Mismatch { .. } => (ReportKind::Mismatch, Vec::new(), error.to_string()),
             Error::Protocol { rank, .. } => (ReportKind::Protocol, vec![*rank], error.to_string()),
             _ => return None,

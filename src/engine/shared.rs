@@ -181,8 +181,8 @@ impl Engine {
     }
 
     /// From now on reports are appended to this file.
-    pub(crate) fn report_to(&self, path: PathBuf) {
-        self.shared.log.write_to(path);
+    pub(crate) fn report_to(&self, path: PathBuf) -> std::io::Result<()> {
+        self.shared.log.write_to(path)
     }
 
     /// What reports call the world, on all its ranks.

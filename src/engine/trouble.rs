@@ -30,7 +30,6 @@ pub(crate) enum Cause {
     Departed {
         rank: Rank,
         host: String,
-        cause: String,
     },
     Failed(String),
 }
@@ -240,9 +239,7 @@ impl State {
         let error = match cause.clone() {
             // Who was waited for sees that somebody gave up, whether he has called by then or not.
             Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
-            Cause::Departed { rank, host, cause } => {
-                Error::PeerLost { operation, seq, communicator, rank, host, cause }
-            }
+            Cause::Departed { rank, host } => Error::Left { operation, seq, communicator, rank, host },
             other => {
                 Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
             }
@@ -269,7 +266,8 @@ impl State {
     /// A call that failed at once takes its number all the same, and the others learn its outcome.
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
         let cause = match error.clone() {
-            Error::PeerLost { rank, host, cause, .. } => Cause::Departed { rank, host, cause },
+            Error::PeerLost { rank, host, cause, .. } => Cause::Lost { rank, host, cause },
+            Error::Left { rank, host, .. } => Cause::Departed { rank, host },
             Error::Cancelled { .. } => Cause::Cancelled,
             other => Cause::Failed(other.to_string()),
         };
@@ -501,19 +499,18 @@ impl State {
         }
         // A contradiction that nobody was told of may be why this one leaves.
         let late = self.channels[index].as_mut().and_then(|channel| channel.late.take());
-        let error = late.unwrap_or_else(|| self.has_closed(index, rank, desc.operation, seq));
+        let error = late.unwrap_or_else(|| self.has_left(index, rank, desc.operation, seq));
         self.finish(key, Err(error));
     }
 
-    pub(super) fn has_closed(&self, index: usize, rank: usize, operation: &str, seq: u64) -> Error {
+    pub(super) fn has_left(&self, index: usize, rank: usize, operation: &str, seq: u64) -> Error {
         let world = self.channels[index].as_ref().map_or(0, |channel| channel.members[rank] as usize);
-        Error::PeerLost {
+        Error::Left {
             operation: operation.into(),
             seq: Seq(seq),
             communicator: self.name(index),
             rank: Rank(rank as u32),
             host: self.peers[world].label.clone(),
-            cause: "it has closed this communicator".into(),
         }
     }
 }
@@ -552,9 +549,8 @@ impl std::fmt::Display for Cause {
         match self {
             Cause::Deadline(report) => report.fmt(f),
             Cause::Cancelled => f.write_str("cancelled"),
-            Cause::Lost { rank, host, cause } | Cause::Departed { rank, host, cause } => {
-                write!(f, "rank {rank} ({host}) is lost: {cause}")
-            }
+            Cause::Lost { rank, host, cause } => write!(f, "rank {rank} ({host}) is lost: {cause}"),
+            Cause::Departed { rank, host } => write!(f, "rank {rank} ({host}) has left"),
             Cause::Failed(cause) => f.write_str(cause),
         }
     }
@@ -572,7 +568,7 @@ mod tests {
     use crate::rank::Tag;
 
     /// One of each.
-    fn texts() -> [Vec<u8>; 5] {
+    fn texts() -> [Vec<u8>; 6] {
         let call = CallInfo {
             operation: "all_reduce".into(),
             dtype: DType::F32,
@@ -599,6 +595,7 @@ mod tests {
         [
             encode(&Cause::Deadline(Box::new(report))),
             encode(&Cause::Lost { rank: Rank(2), host: "node".into(), cause: "killed".into() }),
+            encode(&Cause::Departed { rank: Rank(2), host: "node".into() }),
             encode(&Cause::Failed("it can't be".into())),
             encode(&call),
             encode(&Status { next: 4, current: Some(current), unpolled_ms: 90_000 }),
@@ -609,7 +606,7 @@ mod tests {
         /// Lengths within a text are claims, too: what is decoded is no longer than what came.
         #[test]
         fn damaged_texts_are_decoded_or_refused(
-            which in 0usize..5,
+            which in 0usize..6,
             damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
             claim in proptest::option::of(any::<prop::sample::Index>()),
             cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),

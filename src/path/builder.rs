@@ -5,11 +5,13 @@
 //! [`PlanBuilder::send_as`] sends it later. Messages of a pair of ranks are numbered in the order of their sends,
 //! which is the order that the verifier asks for.
 //!
-//! The builder does not check a plan: [`verify`](crate::path::verify()) does, over all ranks together.
+//! The builder does not check a plan: [`verify`](crate::path::verify()) does, over all ranks together. It panics where a
+//! step can't be written down.
 
 use crate::path::plan::{
     Action, After, Collective, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
+use crate::path::verify::RANKS_MAX;
 use crate::rank::Rank;
 
 /// The number of a message that nobody has sent yet; the verifier refuses a plan that keeps it.
@@ -21,6 +23,7 @@ pub struct Message(u32);
 
 /// What [`PlanBuilder::send`] wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Sent {
     /// The step, which is done when its range is released.
     pub step: StepId,
@@ -30,6 +33,7 @@ pub struct Sent {
 
 /// One input of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Operand {
     /// A range of one's own.
     Local(Range),
@@ -79,7 +83,12 @@ struct Consumed {
 }
 
 impl PlanBuilder {
-    /// An empty plan for `ranks` ranks over a vector cut into `blocks` blocks of whole granules.
+    /// An empty plan for `ranks` ranks over a vector cut into `blocks` blocks of whole granules: so many elements as are
+    /// never cut apart.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than [`RANKS_MAX`] ranks.
     pub fn new(
         collective: Collective,
         algorithm: &'static str,
@@ -87,6 +96,7 @@ impl PlanBuilder {
         blocks: u32,
         granule: u32,
     ) -> Self {
+        assert!(ranks as usize <= RANKS_MAX, "a plan is for 1 to {RANKS_MAX} ranks, not for {ranks}");
         let parts = vec![RankPlan::default(); ranks as usize];
         PlanBuilder {
             plan: Plan { collective, algorithm, blocks, granule, ranks: parts },
@@ -115,7 +125,7 @@ impl PlanBuilder {
         space
     }
 
-    /// A message from `from` to `to` that will be sent with [`send_as`](Self::send_as).
+    /// A message from `from` to `to` that will be sent with [`send_as`](Self::send_as), once.
     pub fn message(&mut self, from: Rank, to: Rank) -> Message {
         // One message takes one step, so that 32 bits hold all messages of all ranks' u16 steps.
         let message = Message(self.messages.len() as u32);
@@ -137,7 +147,7 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If a rank does not exist or has too many steps.
+    /// If a rank does not exist or has too many steps, or the message is of another builder.
     pub fn send_as(&mut self, message: Message, src: Range, after: &[After]) -> StepId {
         let ranks = self.plan.ranks.len();
         let draft = &mut self.messages[message.0 as usize];
@@ -152,7 +162,7 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If a rank does not exist or has too many steps.
+    /// If a rank does not exist or has too many steps, or the message is of another builder.
     pub fn place(&mut self, message: Message, dst: Range, after: &[After]) -> StepId {
         let Draft { from, to, number } = self.messages[message.0 as usize];
         let step = self.step(to, Action::Place { from, message: number, dst }, after);
@@ -173,7 +183,7 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If the rank does not exist or has too many steps.
+    /// If the rank does not exist or has too many steps, or a message is of another builder.
     pub fn reduce(
         &mut self,
         rank: Rank,

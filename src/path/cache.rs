@@ -7,15 +7,14 @@ use crate::path::select::{Algorithm, Unsupported, build};
 use crate::path::verify::{VerifiedPlan, VerifyError, verify};
 
 /// The most plans kept. A training job uses a handful; a broadcast has one plan per root.
-pub const PLANS_MAX: usize = 128;
+const PLANS_MAX: usize = 128;
 
 /// The most steps kept, of all plans and ranks together: about 20 MB. One plan is kept whatever its size.
-pub const STEPS_KEPT_MAX: usize = 160_000;
+const STEPS_KEPT_MAX: usize = 160_000;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// The algorithm can't do this.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
@@ -26,7 +25,7 @@ pub enum PlanError {
 
 /// Keeps proved plans; the one that was not used for longest goes first.
 #[derive(Debug, Default)]
-pub struct PlanCache {
+pub(crate) struct PlanCache {
     entries: Vec<Entry>,
     uses: u64,
     steps: usize,
@@ -41,7 +40,7 @@ struct Entry {
 
 impl PlanCache {
     /// An empty cache.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -50,7 +49,7 @@ impl PlanCache {
     /// # Errors
     ///
     /// If the algorithm does not support the collective on that many ranks. [`PlanError::Wrong`] would be a bug here.
-    pub fn get(
+    pub(crate) fn get(
         &mut self,
         algorithm: Algorithm,
         collective: Collective,
@@ -65,16 +64,6 @@ impl PlanCache {
         let plan = Arc::new(verify(build(algorithm, collective, n)?)?);
         self.keep(key, Arc::clone(&plan));
         Ok(plan)
-    }
-
-    /// How many plans are kept.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether none is kept.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     fn keep(&mut self, key: (Algorithm, Collective, u32), plan: Arc<VerifiedPlan>) {
@@ -112,7 +101,7 @@ mod tests {
         let first = cache.get(Algorithm::Ring, Collective::AllReduce, 4).unwrap();
         let again = cache.get(Algorithm::Ring, Collective::AllReduce, 4).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        assert_eq!(cache.len(), 1);
+        assert_eq!(cache.entries.len(), 1);
     }
 
     #[test]
@@ -130,7 +119,7 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&kept, &get(0, 3)));
         assert!(!Arc::ptr_eq(&lost, &get(1, 3)));
-        assert!(cache.len() <= PLANS_MAX);
+        assert!(cache.entries.len() <= PLANS_MAX);
     }
 
     #[test]

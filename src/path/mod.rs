@@ -1,29 +1,31 @@
 //! WHAT moves, from whom to whom, in which order: plans, and the proof that they work.
 //!
 //! Pure: no sockets, no clock, no bytes. A plan is data, and every use of it reads the same data:
-//! the engine runs it, the verifier proves it, selection explains it, `hcomm plan` draws it. One's own is run by
-//! [`Communicator::with_plan`](crate::Communicator::with_plan).
+//! the engine runs it, the verifier proves it, selection explains it, `hcomm plan` draws it.
 //!
-//! - [`plan`]: what a plan is.
-//! - [`builder`]: writing one.
-//! - [`algorithms`]: the built-in ones, one file each.
-//! - [`mod@verify`]: the proof.
-//! - [`select`]: which algorithm for which call, and why.
-//! - [`cache`]: plans that were proved before.
-//! - [`draw`]: a plan as a table and as a picture.
+//! - [`Plan`] says what a plan is, and [`Collective`] what it computes; [`PlanBuilder`] writes one.
+//! - [`verify`] proves it. A [`VerifiedPlan`] is run by [`Communicator::with_plan`](crate::Communicator::with_plan).
+//! - [`Algorithm`] lists the built-in ones; [`build`] gives their plans, [`choose`] says which is taken for a call, and an
+//!   [`Explanation`] why, and what it costs.
+//! - [`draw`] shows a plan as a table and as a picture.
+//!
+//! What may come later is marked `#[non_exhaustive]`; what selection weighs, and from which size on, may change with any
+//! version.
 
-pub mod algorithms;
-pub mod builder;
-pub mod cache;
+pub(crate) mod algorithms;
+mod builder;
+mod cache;
 pub mod draw;
-pub mod plan;
-pub mod select;
-pub mod verify;
+mod plan;
+mod select;
+mod verify;
 
 pub use builder::{Message, Operand, PlanBuilder, Sent};
-pub use cache::{PlanCache, PlanError};
+pub(crate) use cache::PlanCache;
 pub use plan::{
     Action, After, Collective, Partition, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
-pub use select::{Algorithm, Choice, Explanation, Facts, Order, Unsupported, build, choose};
-pub use verify::{VerifiedPlan, VerifyError, association, verify};
+pub use select::{
+    Algorithm, Choice, Explanation, Facts, Order, UnknownAlgorithm, Unsupported, build, choose,
+};
+pub use verify::{RANKS_MAX, VerifiedPlan, VerifyError, association, verify};

@@ -49,6 +49,7 @@ impl fmt::Display for Collective {
 
 /// Which memory a range lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Space {
     /// The caller's source buffer, where it is another than the result's. Never written.
     Input,
@@ -94,6 +95,7 @@ pub type StepId = u16;
 
 /// What must have happened before a step may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum After {
     /// This step may go as far as that one has come. Both must cover the same blocks.
     /// For a `Send`, "come" means released.
@@ -113,6 +115,7 @@ impl After {
 
 /// One input of a `Reduce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Source {
     /// A range of one's own, with the same blocks as the destination. It may be the destination itself.
     Local(Range),
@@ -127,6 +130,7 @@ pub enum Source {
 
 /// What happens to a reduced element before it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Post {
     /// Nothing.
     #[default]
@@ -137,6 +141,7 @@ pub enum Post {
 
 /// What a step does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Action {
     /// Lends `src` to `to`.
     Send {
@@ -220,6 +225,7 @@ impl Action {
 
 /// An action and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Step {
     /// What is done.
     pub action: Action,
@@ -229,6 +235,7 @@ pub struct Step {
 
 /// One rank's part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RankPlan {
     /// The steps, in an order in which they could be taken one after the other.
     pub steps: Vec<Step>,
@@ -236,8 +243,10 @@ pub struct RankPlan {
     pub scratch: Vec<Range>,
 }
 
-/// All ranks' parts in one collective.
+/// All ranks' parts in one collective: written by a [`PlanBuilder`](super::PlanBuilder), proved by
+/// [`verify`](super::verify()). Its fields can be changed, and what comes of that is proved or refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Plan {
     /// What it computes.
     pub collective: Collective,
@@ -254,7 +263,8 @@ pub struct Plan {
 impl Plan {
     /// How this plan cuts a vector of `len` elements.
     pub fn partition(&self, len: usize) -> Partition {
-        Partition { len, blocks: self.blocks, granule: self.granule }
+        // A plan that was not proved yet may have neither.
+        Partition { len, blocks: self.blocks.max(1), granule: self.granule.max(1) }
     }
 }
 
@@ -267,12 +277,12 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// First element of `block`; `block` may be the number of blocks, which gives the length.
+    /// First element of `block`; the length for the number of blocks, and for whatever is beyond.
     pub fn offset(&self, block: u32) -> usize {
         // Small plans use the ends only.
         if block == 0 {
             return 0;
-        } else if block == self.blocks {
+        } else if block >= self.blocks {
             return self.len;
         }
         let granules = self.len.div_ceil(self.granule as usize);
@@ -284,6 +294,6 @@ impl Partition {
 
     /// The elements of a range.
     pub fn elements(&self, range: Range) -> std::ops::Range<usize> {
-        self.offset(range.first)..self.offset(range.first + range.count)
+        self.offset(range.first)..self.offset(range.blocks().end)
     }
 }

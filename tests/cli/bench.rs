@@ -99,3 +99,29 @@ fn a_launcher_that_is_none_is_told_what_is_missing() {
     assert!(stderr(&output).contains("WORLD_SIZE is not set"), "{output:?}");
     assert_eq!(stdout(&output), "");
 }
+
+#[test]
+fn a_report_file_that_can_not_be_opened_is_told_before_ranks_meet() {
+    let mut rank = command(&["bench", "all_reduce"]);
+    rank.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")]);
+    let output = rank.env("HCOMM_REPORT", "/no/such/folder/report").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("HCOMM_REPORT=/no/such/folder/report: No such file"), "{said}");
+}
+
+#[test]
+fn a_table_has_the_columns_that_say_something() {
+    let of = |operation| prints(&["bench", operation, "--link", "memory", "-e", "8", "--iters", "7"]);
+    let text = of("barrier");
+    let line = |with: &str| text.lines().find(|line| line.contains(with)).unwrap().split_whitespace();
+    let columns = ["#", "time", "#wrong", "iters", "p50", "p99", "CPU/op", "extra", "mem", "algorithm"];
+    assert_eq!(line("p50").collect::<Vec<_>>(), columns, "{text}");
+    assert_eq!(line("mesh-one-shot").nth(2), Some("7"), "{text}");
+    assert!(!text.contains("f32") && !text.contains("busbw"), "{text}");
+    let text = of("send_recv");
+    assert!(text.contains("busbw") && text.contains("of f32") && !text.contains("chosen"), "{text}");
+    let output = hcomm(&["bench", "broadcast", "--op", "max"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("--op max: broadcast reduces nothing"), "{output:?}");
+}

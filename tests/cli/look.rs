@@ -46,22 +46,19 @@ fn without_an_algorithm_the_chosen_one_is_drawn() {
     let text = prints(&["plan", "all_gather", "-n", "3"]);
     assert!(text.contains("1002 elements"), "{text}");
     let text = prints(&["plan", "barrier", "-n", "2"]);
-    assert!(text.contains(" 1 message, 1 byte sent"), "{text}");
+    assert!(text.starts_with("A barrier is an all_reduce of one byte"), "{text}");
+    assert!(text.contains(" 1 message, 1 byte sent") && text.contains("γ: of a byte reduced"), "{text}");
+    assert!(!stdout(&hcomm(&["plan", "--help"])).contains("send_recv"));
     assert!(text.contains("1 element"), "{text}");
 }
 
 fn report(rank: u32, cause: &str) -> Report {
-    Report {
-        operation: "all_reduce".into(),
-        seq: Seq(42),
-        communicator: "dp".into(),
-        rank: Rank(rank),
-        waited: Duration::from_millis(12_300),
-        late: vec![Rank(2)],
-        states: vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())],
-        cause: cause.into(),
-        ..Report::default()
-    }
+    let mut told = Report::default();
+    (told.operation, told.seq, told.communicator) = ("all_reduce".into(), Seq(42), "dp".into());
+    (told.rank, told.waited, told.late) = (Rank(rank), Duration::from_millis(12_300), vec![Rank(2)]);
+    told.states = vec![(Rank(2), "is at #40 and has not called #42 (told 200.0ms ago)".into())];
+    told.cause = cause.into();
+    told
 }
 
 #[test]
@@ -105,7 +102,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("plan all_gather -n 3 --count 10", "--count 10 is no multiple of -n 3"),
         ("plan broadcast -n 3 --root 3", "there is no rank 3 among 3"),
         ("plan all_reduce -n 65", "65 is not in 1..=64"),
-        ("plan send_recv -n 2", "send_recv has no plan"),
+        ("plan send_recv -n 2", "invalid value 'send_recv'"),
         ("plan all_reduce -n 2 --count=-1", "not a whole number"),
         ("bench nothing", "possible values: all_reduce, broadcast"),
         ("bench all_reduce -b 1X", "not a whole number such as 8, 64K"),

@@ -114,11 +114,12 @@ pub fn class(error: &Error) -> &'static str {
         Error::Mismatch { .. } => "mismatch",
         Error::Deadline(_) => "deadline",
         Error::PeerLost { .. } => "peer lost",
+        Error::Left { .. } => "left",
         Error::Aborted { .. } => "aborted",
         Error::Cancelled { .. } => "cancelled",
         Error::InvalidArgument { .. } => "invalid argument",
         Error::Failed { .. } => "failed",
-        Error::Closed(_) => "closed",
+        Error::Closed { .. } => "closed",
         Error::Protocol { .. } => "protocol",
         _ => "other",
     }

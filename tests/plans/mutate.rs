@@ -1,7 +1,7 @@
 //! Breaks plans, one change at a time.
 
+use hcomm::Rank;
 use hcomm::path::{Action, After, Plan, Post, Range, Source, Space};
-use hcomm::rank::Rank;
 
 use crate::player::Random;
 
@@ -124,6 +124,7 @@ fn change_step(plan: &mut Plan, kind: Kind, rank: usize, step: usize, random: &m
             what.after[at] = match what.after[at] {
                 After::Whole(on) => After::Stream(on),
                 After::Stream(on) => After::Whole(on),
+                other => other,
             };
         }
         Kind::RenumberMessage | Kind::OtherPeer => renumber(&mut what.action, kind, ranks, random)?,
@@ -136,6 +137,7 @@ fn range_mut(action: &mut Action) -> &mut Range {
     match action {
         Action::Send { src, .. } => src,
         Action::Place { dst, .. } | Action::Copy { dst, .. } | Action::Reduce { dst, .. } => dst,
+        other => panic!("{other:?} is new"),
     }
 }
 
@@ -147,10 +149,10 @@ fn renumber(action: &mut Action, kind: Kind, ranks: usize, random: &mut Random) 
             let at = random.below(srcs.len());
             match &mut srcs[at] {
                 Source::Peer { from, message } => (from, message),
-                Source::Local(_) => return None,
+                _ => return None,
             }
         }
-        Action::Copy { .. } => return None,
+        _ => return None,
     };
     if kind == Kind::OtherPeer {
         *peer = Rank(random.below(ranks + 1) as u32);

@@ -3,8 +3,8 @@
 //! It knows nothing of the verifier. A link that copies takes the data when a chunk is sent and releases it at once;
 //! one that does not takes it when the chunk is consumed. Which of the two a message meets is random.
 
+use hcomm::Rank;
 use hcomm::path::{Action, After, Collective, Plan, Post, Range, Source, Space};
-use hcomm::rank::Rank;
 
 /// Xorshift (George Marsaglia, 2003), with a seed that is spread over all bits.
 pub struct Random(u64);
@@ -183,6 +183,7 @@ impl<'a, T: Number> Player<'a, T> {
                 After::Stream(_) => reach.min(done),
                 After::Whole(_) if done < self.len((rank, on)) => 0,
                 After::Whole(_) => reach,
+                other => panic!("{other:?} is new"),
             };
         }
         for (from, message) in what.action.messages_in() {
@@ -252,12 +253,13 @@ impl<'a, T: Number> Player<'a, T> {
                     .map(|source| match source {
                         Source::Local(range) => local(range),
                         Source::Peer { from, message } => self.sent(*from, rank, *message, offset, element),
+                        other => panic!("{other:?} is new"),
                     })
                     .collect();
                 let sum = T::combine(&operands?);
                 Some(if *post == Post::Finish { sum.finish() } else { sum })
             }
-            Action::Send { .. } => None,
+            _ => None,
         }
     }
 
@@ -277,6 +279,6 @@ fn space(space: Space) -> usize {
     match space {
         Space::Output => 0,
         Space::Scratch(area) => area as usize + 1,
-        Space::Input => unreachable!("no plan reads the input"),
+        other => unreachable!("no plan reads {other:?}"),
     }
 }

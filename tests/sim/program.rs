@@ -184,16 +184,7 @@ pub fn world(seed: u64, n: usize, random: &mut Random) -> World {
     world
 }
 
-/// The rank that an error blames, where it blames one.
-pub fn blamed(error: &Error) -> Vec<Rank> {
-    match error {
-        Error::PeerLost { rank, .. } | Error::Protocol { rank, .. } => vec![*rank],
-        Error::Deadline(report) => report.late.clone(),
-        // Another call was told before whose error nobody has looked at.
-        Error::Failed { cause, .. } => {
-            let lost = cause.split_once(": rank ").and_then(|(_, rest)| rest.split(' ').next());
-            lost.and_then(|rank| rank.parse().ok()).map(Rank).into_iter().collect()
-        }
-        _ => Vec::new(),
-    }
+/// The ranks that an error blames, unless it only names who gave up.
+pub fn blamed(error: &Error) -> &[Rank] {
+    if let Error::Aborted { .. } = error { &[] } else { error.blamed() }
 }

@@ -66,6 +66,13 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Takes the name of an operation that has a plan: all but messages.
+pub fn planned() -> impl TypedValueParser<Value = Kind> {
+    let kinds = Kind::value_variants().iter().filter(|kind| kind.collective(Rank(0)).is_some());
+    PossibleValuesParser::new(kinds.filter_map(Kind::to_possible_value))
+        .try_map(|name| Kind::from_str(&name, false))
+}
+
 /// Takes the name of an element type.
 pub fn dtype() -> impl TypedValueParser<Value = DType> {
     one_of(DType::ALL.map(DType::name), DType::ALL)

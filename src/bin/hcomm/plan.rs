@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
-use hcomm::path::verify::RANKS_MAX;
-use hcomm::path::{Algorithm, Explanation, Facts, PlanCache, choose, draw};
+use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw, verify};
 use hcomm::{DType, Rank};
 
 use crate::failure::{Failure, Outcome};
@@ -17,11 +16,9 @@ proved: it ends on any link, reads nothing before it is written, and every contr
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
 
-In the cost, α is the time of a message, β that of a byte sent and γ that of a byte reduced; m is the vector's length in \
-bytes and n the number of ranks.
-
 The picture has a lane per rank over logical time, a box per chunk of each step, and an arrow per message, so that one \
-sees what overlaps with what.
+sees what overlaps with what. The upper half of a lane is what its rank sends, the lower half what it does with what \
+has come.
 
 Examples:
   hcomm plan all_reduce -n 4 --count 1000
@@ -33,7 +30,7 @@ Examples:
 #[command(after_help = DETAILS)]
 pub struct Args {
     /// What is planned
-    #[arg(value_enum, value_name = "OP")]
+    #[arg(value_parser = names::planned(), value_name = "OP")]
     kind: Kind,
     /// How many ranks
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
@@ -57,6 +54,10 @@ pub struct Args {
     #[arg(long, default_value_t = 4, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
     chunks: u32,
 }
+
+/// What the cost is told in.
+const LETTERS: &str =
+    "α: time of a message, β: of a byte sent, γ: of a byte reduced; m: bytes of the vector, n: ranks";
 
 /// Elements where nobody says how many.
 const COUNT: usize = 1000;
@@ -82,10 +83,15 @@ pub fn run(args: &Args) -> Outcome {
     let bytes = (count as u64).saturating_mul(dtype.size() as u64);
     let choice =
         choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
-    let plan = PlanCache::new().get(choice.algorithm, collective, args.ranks).map_err(Failure::other)?;
+    let plan = build(choice.algorithm, collective, args.ranks).map_err(Failure::usage)?;
+    let plan = verify(plan).map_err(Failure::other)?;
     let explanation = Explanation::new(choice, &plan, count, dtype.size());
+    if kind == Kind::Barrier {
+        println!("A barrier is an all_reduce of one byte:\n");
+    }
     println!("{}", draw::text(&plan, count));
     println!("{explanation}");
+    println!("{LETTERS}");
     println!("verified: fingerprint {:016x}", plan.fingerprint());
     if let Some(path) = &args.svg {
         let picture = draw::svg(&plan, count, args.chunks);

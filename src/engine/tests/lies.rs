@@ -21,12 +21,14 @@ pub(super) const SMALL: usize = 100;
 pub(super) enum Then {
     /// The peer is lost; the cause has these words.
     Lost(&'static str),
+    /// The peer has left in order.
+    Left,
     /// The operation fails with this class of error; the peer stays.
     Fails(&'static str),
     /// The operation goes on, and ends well when the peer does its part.
     Unheeded,
 }
-pub(super) use Then::{Fails, Lost, Unheeded};
+pub(super) use Then::{Fails, Left, Lost, Unheeded};
 
 pub(super) type Lie = (&'static str, Call, fn(&mut Liar, &Begun), Then);
 
@@ -57,6 +59,12 @@ fn tell(lie: &Lie) {
             assert_eq!(blamed, Rank(1), "{name}: {error}");
             assert!(text.contains(words), "{name}: {text}");
             // Neither does the next call hang.
+            let next = scene.begin(Call::Place(SMALL));
+            scene.end(&next).expect_err(name);
+        }
+        Left => {
+            let error = scene.end(&begun).expect_err(name);
+            assert!(matches!(error, Error::Left { rank: Rank(1), .. }), "{name}: {error}");
             let next = scene.begin(Call::Place(SMALL));
             scene.end(&next).expect_err(name);
         }

@@ -311,7 +311,7 @@ const GOODBYES: &[Lie] = &[
             liar.send(Fast, begun.header(Kind::Close), &[]);
             liar.send(Bulk, begun.header(Kind::Close), &[]);
         },
-        Lost("closed"),
+        Left,
     ),
     (
         "closed up to the end of all numbers",
@@ -322,7 +322,7 @@ const GOODBYES: &[Lie] = &[
             liar.send(Fast, close, &[]);
             liar.send(Bulk, close, &[]);
         },
-        Lost("closed"),
+        Left,
     ),
     (
         "a communicator is closed 300 times",
@@ -332,7 +332,7 @@ const GOODBYES: &[Lie] = &[
                 liar.send(Fast, begun.header(Kind::Close), &[]);
             }
         },
-        Lost("closed"),
+        Left,
     ),
     (
         "a communicator is closed that does not exist",
@@ -369,7 +369,7 @@ const GOODBYES: &[Lie] = &[
             liar.send(Fast, begun.header(Kind::Bye), &[]);
             liar.send(Bulk, begun.header(Kind::Bye), &[]);
         },
-        Lost("closed"),
+        Left,
     ),
     (
         "the end within a header",

@@ -1,8 +1,4 @@
-//! A plan as a table and as a picture.
-//!
-//! - `table`: [`text`], every step of every rank.
-//! - `picture`: [`svg`], ranks as lanes over logical time.
-//! - `timeline`: when each chunk of each step moves.
+//! A plan as a table ([`text`]) and as a picture ([`svg`]).
 
 mod picture;
 mod table;

@@ -21,6 +21,8 @@ const COLUMN_WIDTH_MAX: u32 = 44;
 const WIDTH_USUAL: u32 = 1100;
 /// What the title and the legend need.
 const WIDTH_MIN: u32 = 900;
+/// A finer cut would show no more.
+const CHUNKS_MAX: u32 = 64;
 /// Above this many arrows only those of first chunks are drawn.
 const ARROWS_MAX: usize = 260;
 
@@ -32,10 +34,9 @@ const COPY: &str = "#9a86c9";
 
 /// The plan as a picture: a lane per rank, time from left to right, a box per chunk of each step, arrows for messages.
 ///
-/// Every chunk takes one unit of time; each step is cut into `chunks` chunks (at least one), shaded from dark to
-/// light. `count` is the number of elements, for the texts that appear under the mouse.
+/// Every chunk takes one unit of time; each step is cut into `chunks` chunks (1 to 64), shaded from dark to light. `count` is the number of elements, for the texts that appear under the mouse.
 pub fn svg(plan: &VerifiedPlan, count: usize, chunks: u32) -> String {
-    let chunks = chunks.max(1);
+    let chunks = chunks.clamp(1, CHUNKS_MAX);
     let wiring = Wiring::of(plan);
     let beats = timeline(plan, &wiring, chunks);
     let columns = beats.last().map_or(1, |beat| beat.time + 1);
@@ -100,7 +101,10 @@ impl Picture<'_> {
         let arrows = if self.arrows_of_first_chunks_only() { "; arrows of first chunks only" } else { "" };
         let _ = writeln!(
             out,
-            "<text x=\"{x}\" y=\"{text_y}\" fill=\"#555555\">{shades}; one column = one chunk{arrows}</text>"
+            "<text x=\"{x}\" y=\"{text_y}\" fill=\"#555555\">{shades}; one column = one chunk{arrows}</text>\n\
+             <text x=\"{MARGIN}\" y=\"{}\" fill=\"#555555\" font-size=\"10\">upper half of a lane (out): sends; lower half \
+             (in): what is done with what came; the numbers count units of time</text>",
+            text_y + 14
         );
     }
 

@@ -17,7 +17,7 @@ mod value;
 mod verified;
 
 pub use error::VerifyError;
-pub use verified::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, association, verify};
+use verified::{BLOCKS_MAX, SOURCES_MAX, STEPS_MAX};
+pub use verified::{RANKS_MAX, VerifiedPlan, association, verify};
 
-pub(crate) use fingerprint::Fnv;
 pub(crate) use structure::Wiring;

@@ -9,14 +9,14 @@ use crate::path::verify::{VerifyError, fingerprint, play, races, structure, valu
 pub const RANKS_MAX: usize = 64;
 
 /// The most sources of one reduction: one per rank.
-pub const SOURCES_MAX: usize = RANKS_MAX;
+pub(super) const SOURCES_MAX: usize = RANKS_MAX;
 
 /// The most steps of one rank, so that the table of their order stays within 2 MiB. The largest built-in plan has
 /// about four for each rank.
-pub const STEPS_MAX: usize = 4096;
+pub(super) const STEPS_MAX: usize = 4096;
 
 /// The most blocks of a vector, so that a rank's table of them stays small. The built-in plans have one per rank.
-pub const BLOCKS_MAX: u32 = 4096;
+pub(super) const BLOCKS_MAX: u32 = 4096;
 
 /// Into how many chunks each step is cut when the plan is played.
 const CHUNKS_PLAYED: [u32; 3] = [1, 2, 3];
@@ -54,6 +54,8 @@ impl Deref for VerifiedPlan {
 /// - nothing is read that was not written;
 /// - every rank gets the result: each contribution exactly once, finished exactly once if it is a reduction, and in
 ///   the same association on all ranks, hence with the same bits.
+///
+/// A plan has at most 4096 steps per rank and 4096 blocks; a reduction, one source per rank.
 ///
 /// # Errors
 ///

@@ -1,7 +1,6 @@
 //! One call of the operation on its buffers.
 
-use hcomm::communicator::{PreparedAllReduce, View};
-use hcomm::{Buffer, Communicator, Element, Rank};
+use hcomm::{Buffer, Communicator, Element, PreparedAllReduce, Rank, View};
 
 use super::Failed;
 use super::pattern::Pattern;

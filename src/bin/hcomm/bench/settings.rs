@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use hcomm::path::Algorithm;
-use hcomm::path::verify::RANKS_MAX;
+use hcomm::path::{Algorithm, RANKS_MAX};
 use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
@@ -32,11 +31,13 @@ Columns, as those of nccl-tests:
                (n-1)/n for all_gather and reduce_scatter
   #wrong       wrong elements on all ranks; any makes the exit code 1
 and
+  iters        how many calls were timed
   p50, p99     of the calls
-  CPU          seconds of all ranks together, in all calls
-  beyond       most bytes of memory beyond the user's buffers so far,
+  CPU/op       of all ranks together, per call
+  extra mem    most bytes of memory beyond the user's buffers so far,
                of the rank that has most
   algorithm    as chosen for this size
+A barrier has no sizes, and moves nothing that a rate could be told of.
 
 Examples:
   hcomm bench all_reduce -n 4
@@ -69,9 +70,9 @@ pub struct Args {
     /// Element type
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
-    /// Reduction
-    #[arg(long, default_value = "sum", value_parser = names::reduce_op())]
-    op: ReduceOp,
+    /// Reduction, where there is one [default: sum]
+    #[arg(long, value_parser = names::reduce_op())]
+    op: Option<ReduceOp>,
     /// This algorithm instead of the one that would be chosen
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
@@ -145,6 +146,11 @@ impl Settings {
         if args.prepared && kind != Kind::AllReduce {
             return usage(format!("--prepared is for all_reduce; {kind} has no prepared handle"));
         }
+        if let Some(op) = args.op
+            && !kind.reduces()
+        {
+            return usage(format!("--op {op}: {kind} reduces nothing"));
+        }
         let Ok(duration) = Duration::try_from_secs_f64(args.seconds) else {
             return usage(format!("--seconds {} is no time", args.seconds));
         };
@@ -166,7 +172,7 @@ impl Settings {
             ranks_given: args.ranks.is_some(),
             link: args.link,
             dtype: args.dtype,
-            op: args.op,
+            op: args.op.unwrap_or(ReduceOp::Sum),
             algorithm: args.algorithm,
             check: args.check,
             touch: args.touch,

@@ -16,6 +16,43 @@ pub struct Table<'a> {
     busbw: Vec<f64>,
 }
 
+/// A column of the table.
+struct Column {
+    name: &'static str,
+    unit: &'static str,
+    width: usize,
+    /// Whether it says something of operations with data only.
+    data: bool,
+}
+
+impl Column {
+    const fn new(name: &'static str, unit: &'static str, width: usize, data: bool) -> Self {
+        Column { name, unit, width, data }
+    }
+
+    fn is_for(&self, kind: Kind) -> bool {
+        !self.data || kind != Kind::Barrier
+    }
+}
+
+const COLUMNS: [Column; 14] = [
+    Column::new("size", "(B)", 11, true),
+    Column::new("count", "(elements)", 11, true),
+    Column::new("type", "", 5, true),
+    Column::new("redop", "", 6, true),
+    Column::new("time", "(us)", 10, false),
+    Column::new("algbw", "(GB/s)", 7, true),
+    Column::new("busbw", "(GB/s)", 7, true),
+    Column::new("#wrong", "", 6, false),
+    Column::new("iters", "", 6, false),
+    Column::new("p50", "(us)", 10, false),
+    Column::new("p99", "(us)", 10, false),
+    Column::new("CPU/op", "(us)", 10, false),
+    Column::new("extra mem", "(B)", 9, false),
+    // To the left, one space further than the others.
+    Column::new(" algorithm", "", 0, false),
+];
+
 /// A point in the file.
 #[derive(Serialize)]
 struct Record<'a> {
@@ -47,34 +84,25 @@ impl<'a> Table<'a> {
         for (set, text) in [(settings.touch, ", touched"), (settings.prepared, ", prepared")] {
             how += if set { text } else { "" };
         }
-        let algorithm = settings.algorithm.map_or("chosen per size", |algorithm| algorithm.name());
+        let algorithm = match (settings.algorithm, settings.kind) {
+            (Some(algorithm), _) => format!(", algorithm {algorithm}"),
+            (None, Kind::SendRecv | Kind::Barrier) => String::new(),
+            (None, _) => ", algorithm chosen per size".to_string(),
+        };
+        let dtype =
+            if settings.kind == Kind::Barrier { String::new() } else { format!(" of {}", settings.dtype) };
         println!(
-            "# hcomm {}: {}{op} of {}, {} ranks, link {}, algorithm {algorithm}{how}, {cpus} CPUs\n#",
+            "# hcomm {}: {}{op}{dtype}, {} ranks, link {}{algorithm}{how}, {cpus} CPUs\n#",
             env!("CARGO_PKG_VERSION"),
             settings.kind,
-            settings.dtype,
             settings.ranks,
             settings.link.name(),
         );
-        println!(
-            "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}  algorithm",
-            "size",
-            "count",
-            "type",
-            "redop",
-            "time",
-            "algbw",
-            "busbw",
-            "#wrong",
-            "p50",
-            "p99",
-            "CPU",
-            "beyond"
-        );
-        println!(
-            "#{:>11} {:>11} {:>5} {:>6} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>7} {:>9}",
-            "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(s)", "(B)"
-        );
+        let shown = || COLUMNS.iter().filter(|column| column.is_for(settings.kind));
+        for head in [|column: &Column| column.name, |column: &Column| column.unit] {
+            let cells = shown().map(|column| format!("{:>1$}", head(column), column.width));
+            println!("#{}", cells.collect::<Vec<_>>().join(" ").trim_end());
+        }
         Table { settings, points: Vec::new(), wrong: 0, busbw: Vec::new() }
     }
 
@@ -86,19 +114,26 @@ impl<'a> Table<'a> {
         let algbw = bytes as f64 / mean.as_secs_f64() / 1e9;
         let busbw = algbw * bus_factor(settings.kind, settings.ranks as f64);
         let (median, p99) = (point.percentile(50), point.percentile(99));
-        println!(
-            " {bytes:>11} {:>11} {:>5} {:>6} {:>10} {algbw:>7.2} {busbw:>7.2} {:>6} {:>10} {:>10} {:>7.3} {:>9}  {}",
-            point.count,
-            settings.dtype.name(),
-            if settings.kind.reduces() { settings.op.name() } else { "none" },
+        let cpu_us = point.cpu.as_secs_f64() * 1e6 / point.times.len().max(1) as f64;
+        let cells: [String; COLUMNS.len()] = [
+            bytes.to_string(),
+            point.count.to_string(),
+            settings.dtype.to_string(),
+            if settings.kind.reduces() { settings.op.to_string() } else { "none".into() },
             micros(mean),
-            point.wrong,
+            format!("{algbw:.2}"),
+            format!("{busbw:.2}"),
+            point.wrong.to_string(),
+            point.times.len().to_string(),
             micros(median),
             micros(p99),
-            point.cpu.as_secs_f64(),
-            point.beyond,
-            point.algorithm,
-        );
+            format!("{cpu_us:.2}"),
+            point.beyond.to_string(),
+            format!(" {}", point.algorithm),
+        ];
+        let shown = COLUMNS.iter().zip(&cells).filter(|(column, _)| column.is_for(settings.kind));
+        let line: Vec<String> = shown.map(|(column, cell)| format!("{:>1$}", cell, column.width)).collect();
+        println!(" {}", line.join(" "));
         self.wrong += point.wrong;
         self.busbw.push(busbw);
         self.points.push(Record {
@@ -113,7 +148,7 @@ impl<'a> Table<'a> {
             p99_us: p99.as_secs_f64() * 1e6,
             mean_us: mean.as_secs_f64() * 1e6,
             iters: point.times.len(),
-            cpu_us_per_op: point.cpu.as_secs_f64() * 1e6 / point.times.len() as f64,
+            cpu_us_per_op: cpu_us,
             beyond_bytes: point.beyond,
             wrong: point.wrong,
             algorithm: point.algorithm,
@@ -127,7 +162,10 @@ impl<'a> Table<'a> {
         let verdict = if self.wrong == 0 { "every element right" } else { "ELEMENTS WRONG" };
         println!("#\n# {} wrong: {verdict}", self.wrong);
         if self.settings.kind != Kind::Barrier {
-            println!("# mean busbw: {:.3} GB/s", self.busbw.iter().sum::<f64>() / self.busbw.len() as f64);
+            println!(
+                "# mean busbw of all sizes: {:.3} GB/s",
+                self.busbw.iter().sum::<f64>() / self.busbw.len() as f64
+            );
         }
         let Some(path) = &self.settings.json else { return Ok(()) };
         let text = serde_json::to_string_pretty(&self.points).map_err(|error| error.to_string())?;

@@ -250,6 +250,14 @@ impl<'a> Case<'a> {
                  without it."
                     .into(),
             );
+        } else if is(ReportKind::Left) {
+            advice.push(
+                "Nothing has crashed: a rank has dropped or closed the communicator, or its program ended, before this \
+                 call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
+                 whether an error made it leave: its own output says so. Communicator::close waits for all; \
+                 Communicator::rebuild goes on without it."
+                    .into(),
+            );
         } else if is(ReportKind::Protocol) {
             advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
         } else if said("wait for each other") || self.picture.cycle().is_some() {
@@ -300,21 +308,16 @@ fn paragraph(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hcomm::{LinkKind, LinkReport, LinkState, RankReport, Seq};
+    use hcomm::Seq;
+    use serde_json::json;
     use std::time::Duration;
 
     fn report(rank: u32, operation: &str, seq: u64, late: u32, state: &str) -> Report {
-        Report {
-            operation: operation.into(),
-            seq: Seq(seq),
-            communicator: "dp".into(),
-            rank: Rank(rank),
-            waited: Duration::from_millis(12_300),
-            late: vec![Rank(late)],
-            states: vec![(Rank(late), state.into())],
-            cause: String::new(),
-            ..Report::default()
-        }
+        let mut told = Report::default();
+        (told.operation, told.seq, told.communicator) = (operation.into(), Seq(seq), "dp".into());
+        (told.rank, told.waited) = (Rank(rank), Duration::from_millis(12_300));
+        (told.late, told.states) = (vec![Rank(late)], vec![(Rank(late), state.into())]);
+        told
     }
 
     #[test]
@@ -344,33 +347,23 @@ mod tests {
     /// One of three is killed: of what it was in, the others tell.
     #[test]
     fn a_cycle_through_a_lost_rank_is_put_together_from_what_the_others_know() {
-        let known = |rank: u32, next: u32| RankReport {
-            rank: Rank(rank),
-            next: Seq(8),
-            operation: Some((format!("recv(1 × u8, peer {next}, tag {rank})"), Seq(0))),
-            waits_for: vec![Rank(next)],
-            age: Duration::from_millis(300),
+        let known = |rank: u32, next: u32| {
+            let operation = format!("recv(1 × u8, peer {next}, tag {rank})");
+            let age = Duration::from_millis(300);
+            json!({ "rank": rank, "next": 8, "operation": [operation, 0], "waits_for": [next], "age": age })
         };
-        let link = LinkReport {
-            rank: Rank(2),
-            kind: LinkKind::Tcp,
-            state: LinkState::Down,
-            address: "host b".into(),
-            sent_bytes: 5,
-            received_bytes: 6,
-            sent_frames: 1,
-            received_frames: 1,
-            retransmissions: 17,
-            rtt_us: 200,
-            best_bytes_per_s: 0,
-        };
-        let lost = |rank: u32, next: u32, other| Report {
-            waits_for: vec![Rank(next)],
-            completed: Some(Seq(6 + u64::from(rank))),
-            known: vec![known(2, 0), known(other, 2)],
-            links: vec![link.clone()],
-            cause: "rank 2 (host b) is lost: its process ended".into(),
-            ..report(rank, &format!("recv(1 × u8, peer {next}, tag {rank})"), 0, 2, "is in recv")
+        let link = json!({
+            "rank": 2, "kind": "Tcp", "state": "Down", "address": "host b", "sent_bytes": 5, "received_bytes": 6,
+            "sent_frames": 1, "received_frames": 1, "retransmissions": 17, "rtt_us": 200, "best_bytes_per_s": 0,
+        });
+        let lost = |rank: u32, next: u32, other| {
+            let operation = format!("recv(1 × u8, peer {next}, tag {rank})");
+            let mut told = report(rank, &operation, 0, 2, "is in recv");
+            (told.waits_for, told.completed) = (vec![Rank(next)], Some(Seq(6 + u64::from(rank))));
+            told.known = serde_json::from_value(json!([known(2, 0), known(other, 2)])).unwrap();
+            told.links = serde_json::from_value(json!([link])).unwrap();
+            told.cause = "rank 2 (host b) is lost: its process ended".into();
+            told
         };
         let text = tell(&[lost(0, 1, 1), lost(1, 2, 0)], false);
         for part in [
@@ -427,6 +420,8 @@ mod tests {
         assert!(of(ReportKind::Deadline).contains(more_time));
         let lost = of(ReportKind::PeerLost);
         assert!(lost.contains("exit code") && !lost.contains(more_time) && !lost.contains("gdb"), "{lost}");
+        let left = of(ReportKind::Left);
+        assert!(left.contains("Nothing has crashed") && !left.contains("exit code"), "{left}");
         let mismatch = of(ReportKind::Mismatch);
         assert!(mismatch.contains("Compare the calls above") && !mismatch.contains(more_time), "{mismatch}");
         assert!(mismatch.contains("call different things"), "{mismatch}");
