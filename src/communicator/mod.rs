@@ -7,6 +7,7 @@
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `links`: what is known about the links to other ranks
+//! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
@@ -24,6 +25,7 @@ mod point;
 mod prepared;
 mod rebuild;
 mod resources;
+mod scheduling;
 mod split;
 
 use std::fmt;
@@ -35,7 +37,7 @@ use std::time::Duration;
 use crate::buffer::lend::{Lend, Lent, Staging};
 use crate::domain::Phase;
 use crate::engine::channel::Channel;
-use crate::engine::{CallDesc, Engine, Request, Work};
+use crate::engine::{CallDesc, Engine, Priority, Request, Work};
 use crate::error::Error;
 use crate::path::{Facts, PlanCache};
 use crate::rank::Rank;
@@ -47,6 +49,7 @@ pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
+pub use scheduling::SchedulerStats;
 pub use split::{Dup, Split};
 
 /// How long an operation may take unless it is told otherwise.
@@ -166,11 +169,13 @@ impl Communicator {
         lent: Lent,
         guard: B::Guard,
     ) -> Operation<B> {
-        self.submit_digested(seq, desc, desc.digest(), work, lent, guard)
+        self.submit_as::<B>(Priority::Normal, seq, desc, desc.digest(), work, lent, guard)
     }
 
-    fn submit_digested<B: Lend>(
+    #[allow(clippy::too_many_arguments)]
+    fn submit_as<B: Lend>(
         &self,
+        priority: Priority,
         seq: u64,
         desc: CallDesc,
         digest: u64,
@@ -180,7 +185,8 @@ impl Communicator {
     ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
         let deadline = self.deadline;
-        let request = Request { channel: self.channel, seq, digest, desc, work, parts: lent.0, deadline };
+        let (channel, parts) = (self.channel, lent.0);
+        let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
         let op = self.engine.submit(request);
         Operation::new(self.engine.clone(), op, guard)
     }

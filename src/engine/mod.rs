@@ -7,6 +7,7 @@
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told; `log`: where that is written
+//! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
@@ -31,6 +32,7 @@ mod look;
 mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod order;
 mod peer;
 mod point;
 pub(crate) mod program;
@@ -53,5 +55,6 @@ mod watch;
 
 pub(crate) use call::{CallDesc, Op, Request, Work};
 pub(crate) use core::PeerLink;
+pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use shared::Engine;

@@ -9,6 +9,7 @@ use super::channel::{Channel, Kept, Stashed};
 use super::head::Head;
 use super::io::{Io, Via};
 use super::matching::{Content, Place, Unexpected};
+use super::order::Order;
 use super::peer::{Peer, Standing};
 use super::point::{Point, Side};
 use super::rebuild::Waiting;
@@ -34,12 +35,14 @@ pub(crate) struct State {
     flights: Vec<Slot>,
     free: Vec<u32>,
     /// Operations to be looked at in this turn, and in every turn.
-    touched: Vec<RunKey>,
-    polled: Vec<RunKey>,
+    pub(super) touched: Vec<RunKey>,
+    pub(super) polled: Vec<RunKey>,
     /// Operations that wait for room on a connection.
     crowded: Vec<RunKey>,
     /// Operations that could go on, and let others have their turn first.
-    unfinished: Vec<RunKey>,
+    pub(super) unfinished: Vec<RunKey>,
+    /// Who moves first, and who waits for that.
+    pub(super) order: Order,
     recycled: Vec<Recycled>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
@@ -125,6 +128,7 @@ impl State {
             polled: Vec::new(),
             crowded: Vec::new(),
             unfinished: Vec::new(),
+            order: Order::default(),
             recycled: Vec::new(),
             ended: Vec::new(),
             orphans: Vec::new(),
@@ -260,6 +264,7 @@ impl State {
         });
         let key = RunKey { index, generation: self.flights[index as usize].generation };
         self.live += 1;
+        self.order.begun(request.priority);
         Some(Head {
             key,
             op,
@@ -279,6 +284,8 @@ impl State {
             calls: Vec::new(),
             aside: 0,
             verdict: None,
+            priority: request.priority,
+            queued: false,
         })
     }
 
@@ -435,6 +442,7 @@ impl State {
     /// Moves one operation as far as it can, and ends it when it is complete.
     pub(crate) fn step(&mut self, key: RunKey) -> bool {
         let Some((flight, io)) = self.flight_and_io(key) else { return false };
+        let priority = flight.head().priority;
         let (moved, complete) = match flight {
             Flight::Collective(run) => (run.advance(io), run.is_complete()),
             Flight::Point(point) => {
@@ -443,6 +451,9 @@ impl State {
             }
             Flight::Rebuild(_) => (false, false),
         };
+        if moved || complete {
+            self.order.moved(priority);
+        }
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
         }
@@ -456,9 +467,12 @@ impl State {
         moved
     }
 
-    /// Moves all operations that something happened to.
+    /// Moves all operations that something happened to, in any order.
     pub(crate) fn advance(&mut self) -> bool {
         self.touched.append(&mut self.unfinished);
+        if self.order.has_waiting() {
+            self.release_waiting();
+        }
         let mut moved = false;
         while let Some(key) = self.touched.pop() {
             moved |= self.step(key);
@@ -478,7 +492,7 @@ impl State {
 
     /// Whether operations could go on that only let others have their turn.
     pub(crate) fn has_unfinished(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.unfinished.is_empty() || self.order.has_waiting()
     }
 
     /// Connections have room again.
@@ -510,6 +524,7 @@ impl State {
         };
         let head = flight.head();
         self.room.release(head.aside);
+        self.order.ended(head.priority);
         if let Some(channel) = self.channels[head.channel].as_mut() {
             channel.live -= 1;
             match &flight {
