@@ -299,7 +299,7 @@ impl Communicator {
         let program = self.plan(&desc, collective, way);
         if let Ok(program) = &program {
             desc.algorithm = program.plan.algorithm;
-            desc.fingerprint = program.plan.fingerprint();
+            desc.fingerprint = program.plan.fingerprint() ^ self.key_word;
         }
         (desc, program)
     }
@@ -379,7 +379,7 @@ impl Communicator {
 }
 
 /// A program that was used before.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Known {
     /// None for a caller's plan.
     of: Option<(Algorithm, Collective)>,

@@ -6,6 +6,7 @@
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
+//! - `keyed`: streams of calls beside a communicator's own
 //! - `links`: what is known about the links to other ranks
 //! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
@@ -18,6 +19,7 @@ pub mod blocking;
 mod builder;
 mod close;
 mod collectives;
+mod keyed;
 mod links;
 mod local;
 mod operation;
@@ -45,6 +47,7 @@ use crate::rank::Rank;
 pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use collectives::View;
+pub use keyed::Keyed;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::{Rebuild, State};
@@ -86,6 +89,9 @@ pub struct Communicator {
     /// How often it was rebuilt, and whether its successor was made.
     epoch: u64,
     replaced: Arc<AtomicBool>,
+    keys: Arc<keyed::Keys>,
+    /// What its key adds to fingerprints, if it is the stream of one; else 0.
+    key_word: u64,
 }
 
 impl Communicator {
@@ -98,7 +104,18 @@ impl Communicator {
         facts: Facts,
         plans: Arc<Mutex<PlanCache>>,
     ) -> Self {
-        let channel = engine.open(Channel::new(id, name.clone(), members.clone(), rank));
+        Self::open_channel(engine, Channel::new(id, name, members, rank), facts, plans)
+    }
+
+    fn open_channel(
+        engine: Arc<Engine>,
+        channel: Channel,
+        facts: Facts,
+        plans: Arc<Mutex<PlanCache>>,
+    ) -> Self {
+        let (id, name, members, rank) =
+            (channel.id, channel.name.clone(), channel.members.clone(), channel.rank);
+        let channel = engine.open(channel);
         let staging = Staging(engine.pool().clone());
         Communicator {
             engine,
@@ -118,6 +135,8 @@ impl Communicator {
             phases: Arc::new([]),
             epoch: 0,
             replaced: Arc::default(),
+            keys: Arc::default(),
+            key_word: 0,
         }
     }
 
@@ -208,6 +227,7 @@ fn next_identity() -> u64 {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.keys.close();
         self.engine.close(self.channel);
     }
 }

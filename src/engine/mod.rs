@@ -13,7 +13,7 @@
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
 //! - [`room`]: memory beyond the callers' buffers, and its limit
-//! - `channel`: a communicator's numbers and memory; `peer`: another process; [`status`]: how far ranks are
+//! - `channel`: a communicator's numbers and memory; [`family`]: those under its keys; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
@@ -22,6 +22,7 @@ pub(crate) mod call;
 pub(crate) mod channel;
 pub(crate) mod core;
 mod doubtful;
+pub(crate) mod family;
 mod head;
 mod incoming;
 mod io;

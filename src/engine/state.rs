@@ -22,8 +22,8 @@ use crate::link::RunKey;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Closed communicators remembered.
-const CLOSED_MAX: usize = 1024;
+/// Closed communicators remembered: all keys of one, and as many others.
+const CLOSED_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -157,15 +157,16 @@ impl State {
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
         }
+        self.announce_key(index);
         for (peer, stashed) in std::mem::take(&mut self.orphans) {
             if stashed.header.channel == id {
-                self.peers[peer].orphans -= 1;
-                self.peers[peer].orphan_bytes -= stashed.bytes();
+                self.uncount_orphan(peer, &stashed);
                 self.adopt_orphan(peer, stashed);
             } else {
                 self.orphans.push((peer, stashed));
             }
         }
+        self.inherit_closed(index);
         index
     }
 
@@ -173,11 +174,17 @@ impl State {
         self.discard_kept(index);
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
-            if self.closed.len() == CLOSED_MAX {
-                self.closed.pop_front();
-            }
-            self.closed.push_back(channel.id);
+            self.remember_closed(channel.id);
+            self.discard_unused_keys(channel.id);
         }
+    }
+
+    /// What still comes for this channel is dropped.
+    pub(super) fn remember_closed(&mut self, id: u64) {
+        if self.closed.len() == CLOSED_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(id);
     }
 
     pub(crate) fn is_closed(&self, id: u64) -> bool {
@@ -544,7 +551,7 @@ impl State {
         if let Flight::Collective(run) = flight {
             self.recycled.push(run.recycled());
         }
-        if self.channels[channel].as_ref().is_some_and(|of| of.closing) {
+        if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);
         }
     }
