@@ -65,7 +65,6 @@ fn nobody_starves() {
             let mut rest = large(&mut comm, 3);
             rest.extend((0..3).map(|_| comm.bulk().all_reduce(vec![1f32; LARGE], ReduceOp::Sum)));
             let flying = rest.len() as u64 + 3;
-            let mut rounds = 0;
             // Urgent all the time, two at a time, until all the others are done, on all ranks.
             while {
                 let open = !rest.iter().all(has_ended);
@@ -73,11 +72,9 @@ fn nobody_starves() {
                 let [open, again] = sums.map(|sum| sum.wait().unwrap()[0]);
                 assert_eq!(open, again);
                 open > 0
-            } {
-                rounds += 1;
-            }
+            } {}
             let stats = comm.scheduler_stats();
-            assert!(rounds > 0 && stats.urgent > 0 && stats.normal > 0 && stats.bulk > 0, "{stats:?}");
+            assert!(stats.urgent > 0 && stats.normal > 0 && stats.bulk > 0, "{stats:?}");
             assert!(stats.waited_max <= 8 + flying, "{stats:?}");
             for sum in rest {
                 assert!(sum.wait().unwrap() == vec![3f32; LARGE]);
@@ -112,8 +109,8 @@ mod simulated {
     use super::*;
 
     /// Calls large ones first and a smaller one last, on the same communicator or on another; how many of the large ones
-    /// have ended when the last one has, all ranks together.
-    fn overtaken(seed: u64, count: usize, urgent: bool, same: bool) -> usize {
+    /// have ended when the last one has, all ranks together; and for how many turns one that was ready has waited at most.
+    fn overtaken(seed: u64, count: usize, urgent: bool, same: bool) -> (usize, u64) {
         let ended = World::new(4).seed(seed).run(|mut comm, _| async move {
             let mut twin = comm.dup().await.unwrap();
             let first = large(&mut comm, 6);
@@ -121,19 +118,30 @@ mod simulated {
             let last = if urgent { at.urgent() } else { at.using(Algorithm::MeshTwoShot) };
             let sum = last.using(Algorithm::MeshTwoShot).all_reduce(vec![1u32; count], ReduceOp::Sum).await;
             assert!(sum.unwrap() == vec![4; count], "seed {seed}");
-            first.iter().filter(|sum| has_ended(sum)).count()
+            let ended = first.iter().filter(|sum| has_ended(sum)).count();
+            (ended, comm.scheduler_stats().waited_max)
         });
-        ended.into_iter().flatten().sum()
+        let add = |(ended, waited), (more, longer): (_, u64)| (ended + more, longer.max(waited));
+        ended.into_iter().flatten().fold((0, 0), add)
     }
 
     #[test]
     fn an_urgent_one_ends_before_large_ones_that_were_called_before() {
-        for seed in 0..10 {
+        let mut waited_max = 0;
+        for seed in 0..8 {
             for count in [8, 100_000] {
-                assert_eq!(overtaken(seed, count, true, seed % 2 == 0), 0, "seed {seed}, {count} elements");
+                let (ended, waited) = overtaken(seed, count, true, seed % 2 == 0);
+                assert_eq!(ended, 0, "seed {seed}, {count} elements");
+                // Six others, and itself.
+                assert!(waited <= 8 + 7, "seed {seed}: {waited} turns");
+                waited_max = waited.max(waited_max);
             }
         }
-        // A normal one of that size does not, so that this tells something.
-        assert!((0..4).all(|seed| overtaken(seed, 100_000, false, seed % 2 == 0) > 0));
+        // The others have waited for it. A normal one of that size makes nobody wait, and comes last.
+        assert!(waited_max > 0);
+        for seed in 0..4 {
+            let (ended, waited) = overtaken(seed, 100_000, false, seed % 2 == 0);
+            assert!(ended > 0 && waited == 0, "seed {seed}: {ended} ended, {waited} turns");
+        }
     }
 }

@@ -163,7 +163,7 @@ impl State {
             return Err("a key of a communicator it is not in".into());
         }
         let over = parent.map_or(self.is_closed(header.offset), |parent| parent.failed.is_some());
-        if over {
+        if over && !self.is_closed(header.channel) {
             self.remember_closed(header.channel);
         }
         Ok(!over)

@@ -51,6 +51,10 @@ pub(crate) struct Order {
     /// Who waits, by priority, and since which turn.
     waiting: [VecDeque<(RunKey, u64)>; PRIORITIES],
     turn: u64,
+    /// Urgent ones that have not moved in this turn yet; whether a normal one has moved in it, and whether it is over.
+    urgent_left: usize,
+    normal_moved: bool,
+    over: bool,
     pub moves: Moves,
 }
 
@@ -99,8 +103,21 @@ impl Order {
         Some(key)
     }
 
-    /// The next that is not urgent; a bulk one only if it has waited, or `bulk` may go.
-    fn next(&mut self, bulk: bool) -> Option<(RunKey, Priority)> {
+    /// A turn begins, of all who wait now.
+    fn begin_turn(&mut self) {
+        self.urgent_left = self.waiting[Priority::Urgent as usize].len();
+        (self.normal_moved, self.over) = (false, false);
+    }
+
+    /// The next of this turn.
+    fn pick(&mut self) -> Option<(RunKey, Priority)> {
+        if self.urgent_left > 0 {
+            self.urgent_left -= 1;
+            return self.pop(Priority::Urgent).map(|key| (key, Priority::Urgent));
+        }
+        if self.over {
+            return None;
+        }
         let aged = |since: &u64| self.turn - since >= AGE;
         let normal = self.since(Priority::Normal);
         let old = self.since(Priority::Bulk).filter(aged);
@@ -111,10 +128,16 @@ impl Order {
             }
             (Some(_), _) => Priority::Normal,
             (None, Some(_)) => Priority::Bulk,
-            (None, None) if bulk => Priority::Bulk,
+            (None, None) if !self.normal_moved => Priority::Bulk,
             (None, None) => return None,
         };
         self.pop(priority).map(|key| (key, priority))
+    }
+
+    /// One that was picked has moved.
+    fn has_moved(&mut self, priority: Priority) {
+        self.normal_moved |= priority == Priority::Normal;
+        self.over |= priority != Priority::Urgent && self.has_urgent();
     }
 }
 
@@ -130,20 +153,12 @@ impl State {
         self.touched.append(&mut self.unfinished);
         self.queue_touched();
         self.queue_polled();
+        self.order.begin_turn();
         let mut moved = false;
-        for _ in 0..self.order.waiting[Priority::Urgent as usize].len() {
-            if let Some(key) = self.order.pop(Priority::Urgent) {
-                moved |= self.move_one(key);
-            }
-        }
-        let mut normal_moved = false;
-        while let Some((key, priority)) = self.order.next(!normal_moved) {
+        while let Some((key, priority)) = self.order.pick() {
             if self.move_one(key) {
+                self.order.has_moved(priority);
                 moved = true;
-                normal_moved |= priority == Priority::Normal;
-                if self.order.has_urgent() {
-                    break;
-                }
             }
         }
         self.queue_touched();
@@ -208,18 +223,13 @@ mod tests {
         for _ in 0..count {
             order.turn += 1;
             let turn = order.turn;
+            order.begin_turn();
             let mut again = Vec::new();
-            for _ in 0..order.waiting[Priority::Urgent as usize].len() {
-                again.extend(order.pop(Priority::Urgent).map(|key| (key, Priority::Urgent)));
-            }
-            let mut normal = false;
-            while let Some((key, priority)) = order.next(!normal) {
+            while let Some((key, priority)) = order.pick() {
+                order.has_moved(priority);
                 again.push((key, priority));
-                normal |= priority == Priority::Normal;
-                if order.has_urgent() {
-                    break;
-                }
             }
+            assert!(again.is_sorted_by_key(|(_, priority)| *priority != Priority::Urgent), "urgent ones first");
             for (key, priority) in again {
                 served(turn, key, priority);
                 order.wait(key, priority);
