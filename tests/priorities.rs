@@ -31,8 +31,8 @@ fn results_do_not_depend_on_priority() {
                 let mut random = Random(u64::from(comm.rank().0) + 1);
                 let mut twin = comm.dup().wait().unwrap();
                 let mut sums = Vec::new();
-                for round in 0..16usize {
-                    let count = [1, 1000, 40_000, 300_000][round % 4];
+                for round in 0..8usize {
+                    let count = [1, 1000, 40_000, 200_000][round % 4];
                     let mine = (0..count).map(|index| 1.0 / (index + round + 1) as f32);
                     let mine: Vec<f32> = mine.map(|value| value * (comm.rank().0 + 1) as f32).collect();
                     let at = if round % 3 == 0 { &mut twin } else { &mut comm };

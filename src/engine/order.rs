@@ -229,7 +229,10 @@ mod tests {
                 order.has_moved(priority);
                 again.push((key, priority));
             }
-            assert!(again.is_sorted_by_key(|(_, priority)| *priority != Priority::Urgent), "urgent ones first");
+            assert!(
+                again.is_sorted_by_key(|(_, priority)| *priority != Priority::Urgent),
+                "urgent ones first"
+            );
             for (key, priority) in again {
                 served(turn, key, priority);
                 order.wait(key, priority);

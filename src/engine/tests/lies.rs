@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-pub(super) use super::super::io::EAGER_MAX;
 use super::super::family::key_id;
+pub(super) use super::super::io::EAGER_MAX;
 use super::super::status::{Current, Status};
 pub(super) use super::super::trouble::{Cause, encode};
 use super::*;
