@@ -3,13 +3,8 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{LINKS, Random, assert_usable, class, world};
 use hcomm::{Communicator, Error, Operation, Rank, ReduceOp, blocking};
-
-/// What waits for a rank that is late by design.
-const SHORT: Duration = Duration::from_millis(500);
 
 /// Calls under keys in an order of this rank's own; what each key adds up to, in the order of keys.
 fn calls(comm: &Communicator, keys: usize, random: &mut Random) -> Vec<(usize, u32, Operation<Vec<u32>>)> {
@@ -143,34 +138,6 @@ fn a_contradiction_under_a_key_is_told_and_is_its_own() {
     }
 }
 
-/// Two ranks wait under keys that the other one has not called: each is told so, with both keys.
-#[test]
-fn a_report_names_the_keys() {
-    for link in LINKS {
-        world(link, 2, move |mut comm| {
-            let (mine, other) = if comm.rank().0 == 0 { ("left", "right") } else { ("right", "left") };
-            let late = 1 - comm.rank().0;
-            let sum = comm.keyed(mine).unwrap().all_reduce(vec![1u8; 3], ReduceOp::Sum);
-            // Both give up at different times: the other one still waits when the first asks where it is.
-            let limit = if late == 1 { SHORT } else { 4 * SHORT };
-            let error = sum.timeout(limit).wait().unwrap_err().error;
-            let Error::Deadline(report) = &error else { panic!("{link:?}: {error}") };
-            let text = error.to_string();
-            assert_eq!(report.late, [Rank(late)], "{text}");
-            assert!(report.communicator.ends_with(&format!("[\"{mine}\"]")), "{text}");
-            if late == 1 {
-                let said = format!("rank 0 waits on key \"{mine}\", rank 1 has not called it");
-                assert_eq!(report.cause, said, "{text}");
-                let state = &report.states[0].1;
-                assert!(state.contains("is in all_reduce(3 × u8") && state.contains(other), "{text}");
-            } else {
-                assert!(report.cause.contains("rank 0 has not called it"), "{text}");
-            }
-            assert_usable(&mut comm);
-        });
-    }
-}
-
 /// A rank that closes a communicator will not call its keys, also those that it never asked for.
 #[test]
 fn closing_a_communicator_closes_its_keys() {
@@ -228,9 +195,40 @@ fn what_nobody_asks_for_is_let_go_of() {
 
 #[cfg(feature = "testing")]
 mod simulated {
+    use std::time::Duration;
+
     use hcomm::testing::World;
 
     use super::*;
+
+    /// Two ranks wait under keys that the other one has not called: each is told so, with both keys.
+    #[test]
+    fn a_report_names_the_keys() {
+        /// Long enough to be asked, and to answer.
+        const LIMIT: Duration = Duration::from_millis(500);
+        for seed in 0..10 {
+            World::new(2).seed(seed).run(|mut comm, _| async move {
+                let first = comm.rank() == Rank(0);
+                let (mine, other) = if first { ("left", "right") } else { ("right", "left") };
+                let sum = comm.keyed(mine).unwrap().all_reduce(vec![1u8; 3], ReduceOp::Sum);
+                // The second still waits when the first gives up.
+                let error = sum.timeout(if first { LIMIT } else { 4 * LIMIT }).await.unwrap_err().error;
+                let Error::Deadline(report) = &error else { panic!("seed {seed}: {error}") };
+                let text = error.to_string();
+                let late = 1 - comm.rank().0;
+                assert_eq!(report.late, [Rank(late)], "{text}");
+                assert_eq!(report.communicator, format!("world[\"{mine}\"]"), "{text}");
+                let said =
+                    format!("rank {} waits on key \"{mine}\", rank {late} has not called it", 1 - late);
+                assert_eq!(report.cause, said, "{text}");
+                if first {
+                    let state = &report.states[0].1;
+                    assert!(state.contains("is in all_reduce(3 × u8") && state.contains(other), "{text}");
+                }
+                comm.barrier().await.unwrap();
+            });
+        }
+    }
 
     #[test]
     fn any_order_of_keys_on_any_network() {
