@@ -328,8 +328,11 @@ pub enum Error {
         /// Why it failed.
         cause: String,
     },
-    /// The communicator was rebuilt: what [`rebuild`](crate::Communicator::rebuild) gave is used instead of it.
-    #[error("communicator \"{communicator}\" is closed: it was rebuilt, and its successor is used instead")]
+    /// The communicator was rebuilt: what [`rebuild`](crate::Communicator::rebuild) gave is used instead of it. Or it is
+    /// a [key](crate::Communicator::keyed), and its communicator was closed, dropped or rebuilt.
+    #[error(
+        "communicator \"{communicator}\" is closed: it, or the one that it is a key of, was rebuilt or dropped"
+    )]
     #[non_exhaustive]
     Closed {
         /// Its name.

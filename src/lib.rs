@@ -89,8 +89,8 @@ pub mod testing;
 
 pub use buffer::{Buffer, Lend, LendMut, Nothing};
 pub use communicator::{
-    Builder, Close, Communicator, Connect, Dup, Operation, PreparedAllReduce, Rebuild, Resources, Split,
-    State, View, blocking,
+    Builder, Close, Communicator, Connect, Dup, Keyed, Operation, PreparedAllReduce, Rebuild, Resources,
+    SchedulerStats, Split, State, View, blocking,
 };
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use super::{Communicator, Operation, PreparedAllReduce};
 use crate::buffer::lend::{Lend, LendMut, Nothing};
 use crate::element::{DType, Element, ReduceOp};
-use crate::engine::{CallDesc, Program, Work};
+use crate::engine::{CallDesc, Priority, Program, Work};
 use crate::error::Error;
 use crate::path::{Algorithm, Collective, Explanation, VerifiedPlan, choose};
 use crate::rank::Rank;
@@ -13,12 +13,14 @@ use crate::rank::Rank;
 /// Programs kept per communicator: as many as there are algorithms, some roots, and some of the caller's own.
 const PROGRAMS_MAX: usize = 32;
 
-/// A communicator with options for one call: `comm.using(Algorithm::Ring).all_reduce(…)`.
+/// A communicator with options for one call: `comm.using(Algorithm::Ring).all_reduce(…)`, or several of them:
+/// `comm.urgent().using(Algorithm::Ring).all_reduce(…)`.
 #[derive(Debug)]
 #[must_use = "options do nothing without a call"]
 pub struct View<'a> {
     communicator: &'a mut Communicator,
     way: Way,
+    priority: Priority,
 }
 
 /// Where the plan of a call comes from.
@@ -32,7 +34,7 @@ enum Way {
 impl Communicator {
     /// Options for one call: this algorithm instead of the one that would be chosen. All ranks must ask for the same.
     pub fn using(&mut self, algorithm: Algorithm) -> View<'_> {
-        View { communicator: self, way: Way::Algorithm(algorithm) }
+        self.plain().using(algorithm)
     }
 
     /// Options for one call: this plan, of the caller's own making, for the collective and the number of ranks that it
@@ -74,11 +76,11 @@ impl Communicator {
     /// }
     /// ```
     pub fn with_plan(&mut self, plan: &Arc<VerifiedPlan>) -> View<'_> {
-        View { communicator: self, way: Way::Plan(plan.clone()) }
+        self.plain().with_plan(plan)
     }
 
     pub(super) fn plain(&mut self) -> View<'_> {
-        View { communicator: self, way: Way::Chosen }
+        View { communicator: self, way: Way::Chosen, priority: Priority::Normal }
     }
 
     /// Which algorithm a call would use, why, what it costs, and which guarantee of equal bits holds.
@@ -188,7 +190,27 @@ impl Communicator {
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// See [`Communicator::using`].
+    pub fn using(self, algorithm: Algorithm) -> View<'a> {
+        View { way: Way::Algorithm(algorithm), ..self }
+    }
+
+    /// See [`Communicator::with_plan`].
+    pub fn with_plan(self, plan: &Arc<VerifiedPlan>) -> View<'a> {
+        View { way: Way::Plan(plan.clone()), ..self }
+    }
+
+    /// See [`Communicator::urgent`].
+    pub fn urgent(self) -> View<'a> {
+        View { priority: Priority::Urgent, ..self }
+    }
+
+    /// See [`Communicator::bulk`].
+    pub fn bulk(self) -> View<'a> {
+        View { priority: Priority::Bulk, ..self }
+    }
+
     /// See [`Communicator::barrier`].
     pub fn barrier(self) -> Operation<Nothing> {
         self.collective("barrier", Collective::AllReduce, Some(ReduceOp::Max), Nothing::new())
@@ -222,14 +244,15 @@ impl View<'_> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        let View { communicator, way } = self;
+        let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
         let (lent, guard) = buffer.lend(&communicator.staging);
         let count = lent.0.raw().len() / size_of::<B::Element>();
         let dtype = B::Element::DTYPE;
         let (desc, program) = communicator.describe(operation, collective, op, count, dtype, &way);
-        communicator.submit_lent(seq, desc, program.map(Work::Collective), lent, guard)
+        let work = program.map(Work::Collective);
+        communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
 
     /// See [`Communicator::prepare_all_reduce`].
@@ -242,10 +265,10 @@ impl View<'_> {
         count: usize,
         op: ReduceOp,
     ) -> Result<PreparedAllReduce<T>, Error> {
-        let View { communicator, way } = self;
+        let View { communicator, way, priority } = self;
         let (desc, program) =
             communicator.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, &way);
-        Ok(PreparedAllReduce::new(communicator, desc, program?))
+        Ok(PreparedAllReduce::new(communicator, priority, desc, program?))
     }
 }
 
@@ -273,7 +296,7 @@ impl Communicator {
         let program = self.plan(&desc, collective, way);
         if let Ok(program) = &program {
             desc.algorithm = program.plan.algorithm;
-            desc.fingerprint = program.plan.fingerprint();
+            desc.fingerprint = program.plan.fingerprint() ^ self.key_word;
         }
         (desc, program)
     }
@@ -361,7 +384,7 @@ impl Communicator {
 }
 
 /// A program that was used before.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Known {
     /// None for a caller's plan.
     of: Option<(Algorithm, Collective)>,

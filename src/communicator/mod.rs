@@ -6,7 +6,9 @@
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
+//! - `keyed`: streams of calls beside a communicator's own
 //! - `links`: what is known about the links to other ranks
+//! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
@@ -17,6 +19,7 @@ pub mod blocking;
 mod builder;
 mod close;
 mod collectives;
+mod keyed;
 mod links;
 mod local;
 mod operation;
@@ -24,6 +27,7 @@ mod point;
 mod prepared;
 mod rebuild;
 mod resources;
+mod scheduling;
 mod split;
 
 use std::fmt;
@@ -35,7 +39,7 @@ use std::time::Duration;
 use crate::buffer::lend::{Lend, Lent, Staging};
 use crate::domain::Phase;
 use crate::engine::channel::Channel;
-use crate::engine::{CallDesc, Engine, Request, Work};
+use crate::engine::{CallDesc, Engine, Priority, Request, Work};
 use crate::error::Error;
 use crate::path::{Facts, PlanCache};
 use crate::rank::Rank;
@@ -43,10 +47,12 @@ use crate::rank::Rank;
 pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use collectives::View;
+pub use keyed::Keyed;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
+pub use scheduling::SchedulerStats;
 pub use split::{Dup, Split};
 
 /// How long an operation may take unless it is told otherwise.
@@ -83,6 +89,9 @@ pub struct Communicator {
     /// How often it was rebuilt, and whether its successor was made.
     epoch: u64,
     replaced: Arc<AtomicBool>,
+    keys: Arc<keyed::Keys>,
+    /// What its key adds to fingerprints, if it is the stream of one; else 0.
+    key_word: u64,
 }
 
 impl Communicator {
@@ -95,7 +104,18 @@ impl Communicator {
         facts: Facts,
         plans: Arc<Mutex<PlanCache>>,
     ) -> Self {
-        let channel = engine.open(Channel::new(id, name.clone(), members.clone(), rank));
+        Self::open_channel(engine, Channel::new(id, name, members, rank), facts, plans)
+    }
+
+    fn open_channel(
+        engine: Arc<Engine>,
+        channel: Channel,
+        facts: Facts,
+        plans: Arc<Mutex<PlanCache>>,
+    ) -> Self {
+        let (id, name, members, rank) =
+            (channel.id, channel.name.clone(), channel.members.clone(), channel.rank);
+        let channel = engine.open(channel);
         let staging = Staging(engine.pool().clone());
         Communicator {
             engine,
@@ -115,6 +135,8 @@ impl Communicator {
             phases: Arc::new([]),
             epoch: 0,
             replaced: Arc::default(),
+            keys: Arc::default(),
+            key_word: 0,
         }
     }
 
@@ -173,11 +195,13 @@ impl Communicator {
         lent: Lent,
         guard: B::Guard,
     ) -> Operation<B> {
-        self.submit_digested(seq, desc, desc.digest(), work, lent, guard)
+        self.submit_as::<B>(Priority::Normal, seq, desc, desc.digest(), work, lent, guard)
     }
 
-    fn submit_digested<B: Lend>(
+    #[allow(clippy::too_many_arguments)]
+    fn submit_as<B: Lend>(
         &self,
+        priority: Priority,
         seq: u64,
         desc: CallDesc,
         digest: u64,
@@ -187,7 +211,8 @@ impl Communicator {
     ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
         let deadline = self.deadline;
-        let request = Request { channel: self.channel, seq, digest, desc, work, parts: lent.0, deadline };
+        let (channel, parts) = (self.channel, lent.0);
+        let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
         let op = self.engine.submit(request);
         Operation::new(self.engine.clone(), op, guard)
     }
@@ -209,6 +234,7 @@ fn next_identity() -> u64 {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.keys.close();
         self.engine.close(self.channel);
     }
 }

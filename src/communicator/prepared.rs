@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Communicator, Operation};
 use crate::buffer::lend::LendMut;
 use crate::element::{Element, ReduceOp};
-use crate::engine::{CallDesc, Program, Work};
+use crate::engine::{CallDesc, Priority, Program, Work};
 use crate::error::Error;
 use crate::rank::Rank;
 
@@ -18,6 +18,7 @@ use crate::rank::Rank;
 pub struct PreparedAllReduce<T> {
     desc: CallDesc,
     digest: u64,
+    priority: Priority,
     program: Arc<Program>,
     /// The one that it was made from, which is the only one that it fits.
     communicator: u64,
@@ -59,10 +60,16 @@ impl Communicator {
 }
 
 impl<T: Element> PreparedAllReduce<T> {
-    pub(super) fn new(communicator: &Communicator, desc: CallDesc, program: Arc<Program>) -> Self {
+    pub(super) fn new(
+        communicator: &Communicator,
+        priority: Priority,
+        desc: CallDesc,
+        program: Arc<Program>,
+    ) -> Self {
         PreparedAllReduce {
             desc,
             digest: desc.digest(),
+            priority,
             program,
             communicator: communicator.identity,
             name: communicator.name.clone(),
@@ -87,7 +94,7 @@ impl<T: Element> PreparedAllReduce<T> {
         let (lent, guard) = buffer.lend(&communicator.staging);
         let count = lent.0.raw().len() / size_of::<T>();
         let work = self.fits(communicator, count).map(|()| Work::Collective(self.program.clone()));
-        communicator.submit_digested(seq, self.desc, self.digest, work, lent, guard)
+        communicator.submit_as(self.priority, seq, self.desc, self.digest, work, lent, guard)
     }
 
     fn fits(&self, communicator: &Communicator, count: usize) -> Result<(), Error> {

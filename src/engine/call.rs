@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use super::order::Priority;
 use super::program::Program;
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
@@ -73,6 +74,7 @@ pub(crate) struct Request {
     pub work: Work,
     pub parts: Parts,
     pub deadline: Duration,
+    pub priority: Priority,
 }
 
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::{CallDesc, Op, Request};
+pub(crate) use super::family::Family;
 use super::io::Io;
 use super::matching::Matching;
 use super::rebuild::Rebuild;
@@ -30,6 +31,8 @@ pub(crate) struct Channel {
     /// World rank of each rank.
     pub members: Arc<[u32]>,
     pub rank: usize,
+    /// If it is for a key of another communicator.
+    pub family: Option<Family>,
     /// Number that the next collective will have.
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
@@ -48,6 +51,11 @@ pub(crate) struct Channel {
     pub failure_told: bool,
     /// Its handle is gone; it closes once nothing is in flight.
     pub closing: bool,
+    /// The communicator whose key it is for will not be used again; it closes once nothing is in flight, and keeps its place
+    /// as long as somebody has the key.
+    pub winding_up: bool,
+    /// The others have been told that it will not be used again.
+    pub parted: bool,
     /// A contradiction that came after its operation had ended: told with the next one.
     pub late: Option<Error>,
     /// Per rank, once all it sent has come: the first number that it will not call.
@@ -138,6 +146,7 @@ impl Channel {
             name,
             members,
             rank,
+            family: None,
             called: 0,
             inflight: Vec::new(),
             live: 0,
@@ -149,6 +158,8 @@ impl Channel {
             failed: None,
             failure_told: false,
             closing: false,
+            winding_up: false,
+            parted: false,
             late: None,
             closed: vec![None; ranks],
             closes: vec![0; ranks],

@@ -11,14 +11,15 @@ use super::state::State;
 use crate::buffer::pool::Pool;
 use crate::link::Class;
 use crate::link::conn::Conn;
-use crate::link::frame::{Header, Kind, Outgoing};
+use crate::link::frame::{Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Hub;
 #[cfg(feature = "testing")]
 use crate::link::sim;
 use crate::link::tcp::{self, Broken};
 use crate::runtime::poller::Poller;
 
-/// Bytes read or written on one connection before others get their turn.
+/// Bytes read or written on one connection before others get their turn. While something urgent is in flight, a bulk
+/// connection is read a frame at a time.
 const TURN_BYTES: usize = 1 << 20;
 /// A bulk connection that has not moved for so many looks counts as quiet: then the only peer's fast connection is read
 /// without asking the poll set, which is asked once in so many looks.
@@ -183,10 +184,10 @@ impl Core {
         }
         moved |= self.receive();
         moved |= self.read();
-        moved |= self.state.advance();
+        moved |= self.state.proceed();
         let left = self.flush() | self.write();
         // What was released may let others move; what they send goes out in this turn.
-        if left && self.state.advance() {
+        if left && self.state.proceed() {
             self.flush();
             self.write();
         }
@@ -226,14 +227,16 @@ impl Core {
 
     fn read(&mut self) -> bool {
         let mut moved = false;
-        for peer in 0..self.links.len() {
-            for class in [Class::Fast, Class::Bulk] {
+        let urgent = self.state.order.has_urgent();
+        for class in [Class::Fast, Class::Bulk] {
+            let budget = if urgent && class == Class::Bulk { PAYLOAD_MAX } else { TURN_BYTES };
+            for peer in 0..self.links.len() {
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
                 if conn.read_blocked() {
                     continue;
                 }
-                match conn.read(peer, TURN_BYTES, &mut self.state) {
+                match conn.read(peer, budget, &mut self.state) {
                     Ok(any) => {
                         moved |= any;
                         if any && class == Class::Bulk {
@@ -268,8 +271,8 @@ impl Core {
             return false;
         }
         let mut moved = false;
-        for peer in 0..self.links.len() {
-            for class in [Class::Fast, Class::Bulk] {
+        for class in [Class::Fast, Class::Bulk] {
+            for peer in 0..self.links.len() {
                 let consumed = self.state.io.peers[peer].consumed;
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);

@@ -17,6 +17,8 @@ impl State {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
+        // Who was told that nothing will be called knows.
+        let mut known = channel.parted;
         let mut refusal = channel.failure(&request);
         if collective {
             let late = channel.late.take();
@@ -40,7 +42,7 @@ impl State {
             refusal = refusal.or_else(|| Some((**error).clone()));
         }
         // Whoever gave it up has told all; where ranks disagree, this one has its say as well.
-        let known = refusal.is_none() && calls.is_empty() && aborted.is_some();
+        known |= refusal.is_none() && calls.is_empty() && aborted.is_some();
         let aborted = aborted.filter(|_| calls.is_empty());
         if let Some(error) =
             refusal.or(aborted).or_else(|| self.departed(&request)).or_else(|| self.overdone(&request))

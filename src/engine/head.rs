@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call::{CallDesc, Op};
+use super::order::Priority;
 use crate::error::CallInfo;
 use crate::link::RunKey;
 
@@ -29,6 +30,9 @@ pub(crate) struct Head {
     /// Working memory set aside for it.
     pub aside: usize,
     pub verdict: Option<Instant>,
+    pub priority: Priority,
+    /// It waits for its turn, where turns have an order.
+    pub queued: bool,
 }
 
 /// How much longer a verdict waits while no call is known that differs: who contradicts has told it, and a network that

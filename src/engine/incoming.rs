@@ -26,9 +26,13 @@ impl Handler for State {
         match header.kind {
             Kind::Data => self.data_sink(peer, header),
             Kind::Body => self.body_sink(peer, header),
-            Kind::Eager | Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild => {
-                Ok(Sink::Owned(self.io.spare(length)))
-            }
+            Kind::Eager
+            | Kind::Abort
+            | Kind::Status
+            | Kind::Mismatch
+            | Kind::Close
+            | Kind::Rebuild
+            | Kind::Key => Ok(Sink::Owned(self.io.spare(length))),
             _ => Ok(Sink::Owned(Vec::new())),
         }
     }
@@ -189,6 +193,7 @@ impl State {
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Rebuild => self.on_view(index, from, &bytes),
+            Kind::Key => self.check_key(index, header, &bytes),
             Kind::Close => self.said_close(index, from, header.number, &bytes),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
         }
@@ -228,6 +233,11 @@ impl State {
     fn unknown(&mut self, peer: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
         if self.is_closed(header.channel) {
             self.consumed(peer, header);
+            return Ok(());
+        }
+        if header.kind == Kind::Key && !self.is_news(peer, header, &bytes)?
+            || self.answer_unused(peer, header)
+        {
             return Ok(());
         }
         self.orphan(peer, Stashed { from: 0, header: *header, kept: Kept::Frame(bytes) })

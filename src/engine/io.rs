@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::order::Priority;
 use super::room::Memory;
 use crate::buffer::pool::Pool;
 use crate::buffer::raw::Raw;
-use crate::link::frame::{Header, Kind, Outgoing, Payload};
+use crate::link::frame::{Header, Kind, Outgoing, PAYLOAD_MAX, Payload};
 use crate::link::memory::{Hub, Lease, Message};
 use crate::link::{Class, RunKey};
 
@@ -21,6 +22,12 @@ pub(crate) const EAGER_WINDOW: usize = 1 << 20;
 pub(crate) const EAGER_OVERHEAD: usize = 256;
 /// Lent bytes queued on one connection at most: what is urgent, or aborted, waits for no more than this.
 const QUEUE_MAX: usize = 1 << 20;
+/// An urgent message up to this size goes over the fast connection, whatever waits on the other one: as long as one
+/// connection's eager budget, so that control waits no longer behind it than behind small messages.
+const URGENT_MAX: usize = EAGER_WINDOW;
+/// Urgent payload beyond this waits while so much is queued on the fast connection: what control, and small messages,
+/// wait behind.
+const URGENT_QUEUE: usize = 2 * PAYLOAD_MAX;
 /// Frames waiting to leave beyond which a peer gets no answers that it can do without: it asks and does not read.
 const ANSWERS_MAX: usize = 1024;
 
@@ -164,6 +171,16 @@ impl Io {
         let room = self.peers[peer].queued[class as usize] < QUEUE_MAX;
         self.full |= !room;
         room
+    }
+
+    /// The connection for a message of `bytes` that waits for credit, if there is room on it for a frame.
+    pub(crate) fn class_with_room(&mut self, peer: usize, priority: Priority, bytes: usize) -> Option<Class> {
+        if priority != Priority::Urgent || bytes > URGENT_MAX {
+            return self.has_room(peer, Class::Bulk).then_some(Class::Bulk);
+        }
+        let room = self.peers[peer].queued[Class::Fast as usize] < URGENT_QUEUE;
+        self.full |= !room;
+        room.then_some(Class::Fast)
     }
 
     /// Queues lent memory on a byte link.

@@ -1,5 +1,6 @@
 //! What an engine is asked beside calls: how its communicators, links and resources are.
 
+use super::order::Moves;
 use super::room::Usage;
 use super::shared::Engine;
 use crate::error::{Error, LinkReport};
@@ -17,6 +18,13 @@ impl Engine {
         self.shared.drive();
         usage.descriptors += Poller::DESCRIPTORS;
         usage
+    }
+
+    /// How often operations moved, and who waited for it.
+    pub(crate) fn moves(&self) -> Moves {
+        let moves = self.shared.with_core(|core| core.state.order.moves);
+        self.shared.drive();
+        moves
     }
 
     /// What is known about the links to these processes, by their rank in the world and in a communicator.

@@ -7,12 +7,13 @@
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
 //!   and [`reports`]: how it is told; `log`: where that is written
+//! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
 //! - [`room`]: memory beyond the callers' buffers, and its limit
-//! - `channel`: a communicator's numbers and memory; `peer`: another process; [`status`]: how far ranks are
+//! - `channel`: a communicator's numbers and memory; [`family`]: those under its keys; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
@@ -21,6 +22,7 @@ pub(crate) mod call;
 pub(crate) mod channel;
 pub(crate) mod core;
 mod doubtful;
+pub(crate) mod family;
 mod head;
 mod incoming;
 mod io;
@@ -31,6 +33,7 @@ mod look;
 mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod order;
 mod peer;
 mod point;
 pub(crate) mod program;
@@ -54,5 +57,6 @@ mod watch;
 
 pub(crate) use call::{CallDesc, Op, Request, Work};
 pub(crate) use core::PeerLink;
+pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use shared::Engine;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::call::{CallDesc, Op, Outcome, Records, Request, Work};
+use super::order::Priority;
 use super::sleepers::{Sleep, Sleepers};
 use super::turns::Turns;
 use super::watch::{Rest, Watch};
@@ -50,7 +51,7 @@ fn request(seq: u64) -> Request {
         fingerprint: 0,
     };
     let (work, parts, deadline) = (Work::Send { to: 0 }, Parts::NONE, Duration::ZERO);
-    Request { channel: 0, seq, desc, digest: 0, work, parts, deadline }
+    Request { channel: 0, seq, desc, digest: 0, work, parts, deadline, priority: Priority::Normal }
 }
 
 fn outcome() -> Outcome {

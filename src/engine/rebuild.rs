@@ -85,6 +85,9 @@ impl State {
     pub(super) fn start_rebuild(&mut self, op: Arc<Op>, request: Request) {
         let index = request.channel;
         self.cancel_all(index);
+        for key in self.keys_on_index(index) {
+            self.cancel_all(key);
+        }
         for rank in 0..self.channels[index].as_ref().map_or(0, |channel| channel.members.len()) {
             let Some(channel) = &self.channels[index] else { return };
             let here = self.peers[channel.members[rank] as usize].standing == Standing::Here;
@@ -184,6 +187,7 @@ impl State {
         self.tell_view(index);
         self.cancel_all(index);
         self.discard_kept(index);
+        self.replace_keys(index);
         self.conclude(index);
     }
 
@@ -212,7 +216,7 @@ impl State {
     }
 
     /// Operations that are still in flight when a rank calls `rebuild` are over, here and elsewhere.
-    fn cancel_all(&mut self, index: usize) {
+    pub(super) fn cancel_all(&mut self, index: usize) {
         for key in self.keys_on(index) {
             if !matches!(self.flight(key), Some(Flight::Rebuild(_))) {
                 self.cancel(key);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::channel::Channel;
 use super::state::{Flight, STALL, State};
 use super::status::{Current, Status};
 use super::trouble::{Cause, decode, encode};
@@ -43,6 +44,10 @@ impl State {
         self.tell_status(index, None);
     }
 
+    pub(super) fn unpolled_ms(&self) -> u64 {
+        self.now.saturating_duration_since(self.polled_at).as_millis() as u64
+    }
+
     /// Tells the members of a communicator, or one of them, where this rank is.
     fn tell_status(&mut self, index: usize, to: Option<usize>) {
         let Some(channel) = &self.channels[index] else { return };
@@ -57,9 +62,11 @@ impl State {
         });
         let digest = oldest.map_or(0, |flight| flight.head().digest);
         let collective = matches!(oldest, Some(Flight::Collective(_)));
-        let unpolled_ms = self.now.saturating_duration_since(self.polled_at).as_millis() as u64;
+        let unpolled_ms = self.unpolled_ms();
+        let family = channel.family.as_ref().map_or(channel.id, |family| family.parent);
+        let elsewhere = if current.is_none() { self.elsewhere(family) } else { None };
         let number = current.as_ref().map_or(channel.called, |current| current.seq);
-        let status = Status { next: channel.called, current, unpolled_ms };
+        let status = Status { next: channel.called, current, unpolled_ms, elsewhere };
         let mut header = Header::new(Kind::Status, channel.id, number);
         // A collective's digest goes along, so that a contradiction is found before any payload shows it.
         header.digest = if collective { digest } else { 0 };
@@ -196,7 +203,7 @@ impl State {
             };
             (Rank(*rank as u32), state)
         });
-        let mut cause = cycle;
+        let mut cause = if cycle.is_empty() { uncalled_key(channel, &late, seq) } else { cycle };
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].first_unexpected())
             && other.tag != tag.0
@@ -217,6 +224,23 @@ impl State {
             ..self.about(index, &waits)?
         })
     }
+}
+
+/// Who is late under a key because he has not called it.
+fn uncalled_key(channel: &Channel, late: &[usize], seq: u64) -> String {
+    let Some(family) = &channel.family else { return String::new() };
+    let called = |rank: &usize| match &channel.statuses[*rank] {
+        Some((_, status)) => status.current.is_some() || status.next > seq,
+        None => true,
+    };
+    let names: Vec<String> = late.iter().filter(|rank| !called(rank)).map(usize::to_string).collect();
+    let who = match &names[..] {
+        [] => return String::new(),
+        [one] => format!("rank {one} has"),
+        _ => format!("ranks {} have", names.join(", ")),
+    };
+    let again = if seq > 0 { format!(" for #{seq}") } else { String::new() };
+    format!("rank {} waits on key {:?}, {who} not called it{again}", channel.rank, family.key)
 }
 
 /// What the others are told: it must fit a frame, and they know by themselves what ranks have told.

@@ -9,6 +9,7 @@ use super::channel::{Channel, Kept, Stashed};
 use super::head::Head;
 use super::io::{Io, Via};
 use super::matching::{Content, Place, Unexpected};
+use super::order::Order;
 use super::peer::{Peer, Standing};
 use super::point::{Point, Side};
 use super::rebuild::Waiting;
@@ -21,8 +22,8 @@ use crate::link::RunKey;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Closed communicators remembered.
-const CLOSED_MAX: usize = 1024;
+/// Closed communicators remembered: all keys of one, and as many others.
+const CLOSED_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -34,12 +35,14 @@ pub(crate) struct State {
     flights: Vec<Slot>,
     free: Vec<u32>,
     /// Operations to be looked at in this turn, and in every turn.
-    touched: Vec<RunKey>,
-    polled: Vec<RunKey>,
+    pub(super) touched: Vec<RunKey>,
+    pub(super) polled: Vec<RunKey>,
     /// Operations that wait for room on a connection.
     crowded: Vec<RunKey>,
     /// Operations that could go on, and let others have their turn first.
-    unfinished: Vec<RunKey>,
+    pub(super) unfinished: Vec<RunKey>,
+    /// Who moves first, and who waits for that.
+    pub(super) order: Order,
     recycled: Vec<Recycled>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
@@ -125,6 +128,7 @@ impl State {
             polled: Vec::new(),
             crowded: Vec::new(),
             unfinished: Vec::new(),
+            order: Order::default(),
             recycled: Vec::new(),
             ended: Vec::new(),
             orphans: Vec::new(),
@@ -153,15 +157,16 @@ impl State {
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
         }
+        self.announce_key(index);
         for (peer, stashed) in std::mem::take(&mut self.orphans) {
             if stashed.header.channel == id {
-                self.peers[peer].orphans -= 1;
-                self.peers[peer].orphan_bytes -= stashed.bytes();
+                self.uncount_orphan(peer, &stashed);
                 self.adopt_orphan(peer, stashed);
             } else {
                 self.orphans.push((peer, stashed));
             }
         }
+        self.inherit_closed(index);
         index
     }
 
@@ -169,11 +174,17 @@ impl State {
         self.discard_kept(index);
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
-            if self.closed.len() == CLOSED_MAX {
-                self.closed.pop_front();
-            }
-            self.closed.push_back(channel.id);
+            self.remember_closed(channel.id);
+            self.discard_unused_keys(channel.id);
         }
+    }
+
+    /// What still comes for this channel is dropped.
+    pub(super) fn remember_closed(&mut self, id: u64) {
+        if self.closed.len() == CLOSED_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(id);
     }
 
     pub(crate) fn is_closed(&self, id: u64) -> bool {
@@ -259,6 +270,7 @@ impl State {
         });
         let key = RunKey { index, generation: self.flights[index as usize].generation };
         self.live += 1;
+        self.order.begun(request.priority);
         Some(Head {
             key,
             op,
@@ -278,6 +290,8 @@ impl State {
             calls: Vec::new(),
             aside: 0,
             verdict: None,
+            priority: request.priority,
+            queued: false,
         })
     }
 
@@ -434,6 +448,7 @@ impl State {
     /// Moves one operation as far as it can, and ends it when it is complete.
     pub(crate) fn step(&mut self, key: RunKey) -> bool {
         let Some((flight, io)) = self.flight_and_io(key) else { return false };
+        let priority = flight.head().priority;
         let (moved, complete) = match flight {
             Flight::Collective(run) => (run.advance(io), run.is_complete()),
             Flight::Point(point) => {
@@ -442,6 +457,9 @@ impl State {
             }
             Flight::Rebuild(_) => (false, false),
         };
+        if moved || complete {
+            self.order.moved(priority);
+        }
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
         }
@@ -455,9 +473,12 @@ impl State {
         moved
     }
 
-    /// Moves all operations that something happened to.
+    /// Moves all operations that something happened to, in any order.
     pub(crate) fn advance(&mut self) -> bool {
         self.touched.append(&mut self.unfinished);
+        if self.order.has_waiting() {
+            self.release_waiting();
+        }
         let mut moved = false;
         while let Some(key) = self.touched.pop() {
             moved |= self.step(key);
@@ -477,7 +498,7 @@ impl State {
 
     /// Whether operations could go on that only let others have their turn.
     pub(crate) fn has_unfinished(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.unfinished.is_empty() || self.order.has_waiting()
     }
 
     /// Connections have room again.
@@ -509,6 +530,7 @@ impl State {
         };
         let head = flight.head();
         self.room.release(head.aside);
+        self.order.ended(head.priority);
         if let Some(channel) = self.channels[head.channel].as_mut() {
             channel.live -= 1;
             match &flight {
@@ -528,7 +550,7 @@ impl State {
         if let Flight::Collective(run) = flight {
             self.recycled.push(run.recycled());
         }
-        if self.channels[channel].as_ref().is_some_and(|of| of.closing) {
+        if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);
         }
     }

@@ -15,6 +15,9 @@ pub(crate) struct Status {
     pub current: Option<Current>,
     /// How long ago its program last polled anything here, in milliseconds.
     pub unpolled_ms: u64,
+    /// If it waits in nothing on this communicator: what it waits in on the one whose key this is for, or under another
+    /// key.
+    pub elsewhere: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +48,12 @@ impl Status {
             None if self.next == seq => format!("has not called #{seq}"),
             None => format!("is at #{} and has not called #{seq}", self.next),
         };
+        let elsewhere = match &self.elsewhere {
+            Some(elsewhere) if self.current.is_none() => format!(", but is in {elsewhere}"),
+            _ => String::new(),
+        };
         let busy = Duration::from_millis(self.unpolled_ms);
         let busy = if busy > BUSY { format!(", busy elsewhere for {busy:.1?}") } else { String::new() };
-        format!("{what}{busy} (told {age:.1?} ago)")
+        format!("{what}{elsewhere}{busy} (told {age:.1?} ago)")
     }
 }

@@ -363,7 +363,10 @@ impl State {
         };
         let called = channel.called;
         channel.failed = Some(error("communicator", called));
-        self.publish_abort(index, called, &Cause::Lost { rank, host: host.into(), cause: cause.into() });
+        // Under a key, its communicator's failure says it.
+        if channel.family.is_none() {
+            self.publish_abort(index, called, &Cause::Lost { rank, host: host.into(), cause: cause.into() });
+        }
         let mut told = false;
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };
@@ -382,6 +385,10 @@ impl State {
             channel.failure_told = told;
         }
         self.discard_kept(index);
+        for key in self.keys_on_index(index) {
+            self.fail(key, rank.index(), host, cause);
+        }
+        self.discard_unused_keys_on(index);
     }
 
     pub(super) fn keys_on(&self, index: usize) -> Vec<RunKey> {
@@ -416,15 +423,31 @@ impl State {
     pub(crate) fn say_close(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.closing = true;
+        self.wind_up_keys(index);
         self.close_idle(index);
     }
 
     /// Closes a communicator that is to be closed and has nothing in flight.
     pub(crate) fn close_idle(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        if !channel.closing || !channel.delayed.is_empty() || channel.live > 0 {
+        let busy = !channel.delayed.is_empty() || channel.live > 0;
+        if busy || !channel.closing && !channel.winding_up || self.waits_for_keys(channel.id) {
             return;
         }
+        let (closing, family) = (channel.closing, channel.family.clone());
+        self.part(index);
+        if closing {
+            self.close(index);
+        }
+        self.closed_key(family);
+    }
+
+    /// Tells the others, once, that this rank will not use a communicator again.
+    fn part(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_mut().filter(|channel| !channel.parted) else { return };
+        channel.parted = true;
+        let closed = Error::Closed { communicator: channel.name.to_string() };
+        channel.failed.get_or_insert(closed);
         let header = Header::new(Kind::Close, channel.id, channel.called);
         let (members, rank) = (channel.members.clone(), channel.rank);
         let calls = encode(&channel.last_calls());
@@ -434,7 +457,7 @@ impl State {
                 self.io.control_bulk(*world as usize, Outgoing::control(header));
             }
         }
-        self.close(index);
+        self.discard_kept(index);
     }
 
     /// A rank says on each of its connections that it will not use this communicator again: what it sent before has
@@ -470,6 +493,7 @@ impl State {
         for key in self.keys_on(index) {
             self.part_with_closed(key);
         }
+        self.closes_keys(index, rank);
     }
 
     /// Ends an operation that waits for a rank which will send nothing more.
@@ -598,7 +622,7 @@ mod tests {
             encode(&Cause::Departed { rank: Rank(2), host: "node".into() }),
             encode(&Cause::Failed("it can't be".into())),
             encode(&call),
-            encode(&Status { next: 4, current: Some(current), unpolled_ms: 90_000 }),
+            encode(&Status { next: 4, current: Some(current), unpolled_ms: 90_000, elsewhere: None }),
         ]
     }
 

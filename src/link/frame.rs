@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -49,11 +49,13 @@ pub(crate) enum Kind {
     Mismatch = 13,
     /// Which ranks the sender gives up, and whether that is decided.
     Rebuild = 14,
+    /// The channel is for a key of communicator `offset`; payload is the key.
+    Key = 15,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 14] = [
+        const ALL: [Kind; 15] = [
             Kind::Data,
             Kind::Credit,
             Kind::Request,
@@ -68,6 +70,7 @@ impl Kind {
             Kind::Bye,
             Kind::Mismatch,
             Kind::Rebuild,
+            Kind::Key,
         ];
         ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
@@ -193,7 +196,9 @@ impl Header {
     fn length_max(&self) -> usize {
         match self.kind {
             Kind::Data | Kind::Eager | Kind::Body => PAYLOAD_MAX,
-            Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild => CONTROL_MAX,
+            Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild | Kind::Key => {
+                CONTROL_MAX
+            }
             _ => 0,
         }
     }
@@ -269,7 +274,7 @@ mod tests {
     proptest! {
         /// One bit in error: refused, or another frame within the same bounds.
         #[test]
-        fn a_damaged_header_is_refused_or_keeps_to_its_bounds(kind in 1u8..14, rest in any::<[u64; 5]>(), bit in 0usize..512) {
+        fn a_damaged_header_is_refused_or_keeps_to_its_bounds(kind in 1u8..16, rest in any::<[u64; 5]>(), bit in 0usize..512) {
             let kind = Kind::from_byte(kind).unwrap();
             let mut header = Header::new(kind, rest[0], rest[1]);
             header.flags = if kind == Kind::Eager { EAGER } else { 0 };

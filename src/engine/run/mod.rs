@@ -378,12 +378,14 @@ impl Run {
             return false;
         }
         let mut moved = false;
-        while step.queued < limit.min(step.credit) && io.has_room(peer, Class::Bulk) {
+        while step.queued < limit.min(step.credit)
+            && let Some(class) = io.class_with_room(peer, self.head.priority, len)
+        {
             let boundary = (step.queued / PAYLOAD_MAX + 1) * PAYLOAD_MAX;
             let end = boundary.min(limit).min(step.credit);
             header.offset = step.queued as u64;
             let raw = step.raw.sub(step.queued..end);
-            io.lend(peer, Class::Bulk, header, raw, self.head.key, index as u16);
+            io.lend(peer, class, header, raw, self.head.key, index as u16);
             step.queued = end;
             moved = true;
         }

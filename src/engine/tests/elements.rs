@@ -51,6 +51,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         work: Work::Collective(program.clone()),
         parts: Parts::from_vec(vec![1f32; COUNT]),
         deadline: WATCHDOG,
+        priority: Priority::Normal,
     };
     state.start(op, request);
     let key = state.key_at(0).unwrap();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::family::key_id;
 pub(super) use super::super::io::EAGER_MAX;
 use super::super::status::{Current, Status};
 pub(super) use super::super::trouble::{Cause, encode};
@@ -120,7 +121,7 @@ pub(super) fn call_info(operation: &str) -> CallInfo {
 
 pub(super) fn status(waits_for: Vec<u32>) -> Vec<u8> {
     let current = Current { seq: 0, call: call_info("barrier"), waits_for };
-    encode(&Status { next: u64::MAX, current: Some(current), unpolled_ms: u64::MAX })
+    encode(&Status { next: u64::MAX, current: Some(current), unpolled_ms: u64::MAX, elsewhere: None })
 }
 
 pub(super) fn report(late: Rank) -> Report {
@@ -254,6 +255,30 @@ fn others_communicators_are_none_of_its_business() {
         let error = scene.end(&begun).unwrap_err();
         assert!(error.to_string().contains("it is not in"), "{error}");
     });
+}
+
+/// A channel's identifier says which key of which communicator it is for.
+#[test]
+fn a_key_is_one_of_a_communicator_that_its_asker_is_in() {
+    const ALONE: u64 = 77;
+    let long = "x".repeat(300);
+    let lies: [(&[u8], u64, u64, &str); 5] = [
+        (b"a", 5, CHANNEL, "does not belong"),
+        (b"\xff", key_id(CHANNEL, "a"), CHANNEL, "does not belong"),
+        (long.as_bytes(), key_id(CHANNEL, &long), CHANNEL, "does not belong"),
+        (b"a", key_id(ALONE, "a"), ALONE, "it is not in"),
+        (b"a", CHANNEL, CHANNEL, "another name"),
+    ];
+    for (key, channel, parent, words) in lies {
+        let mut scene = Scene::new();
+        scene.engine.open(Channel::new(ALONE, "alone".into(), [0].into(), 0));
+        let begun = scene.begin(Call::Place(SMALL));
+        let mut header = begun.header(Kind::Key);
+        (header.channel, header.offset) = (channel, parent);
+        scene.liar.send(Fast, header, key);
+        let error = scene.end(&begun).unwrap_err();
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    }
 }
 
 /// A frame kept for later is looked at later; its sender is lost then, too.

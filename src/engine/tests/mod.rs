@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::channel::Channel;
 use super::room::Memory;
-use super::{CallDesc, Engine, Op, PeerLink, Program, Request, Work};
+use super::{CallDesc, Engine, Op, PeerLink, Priority, Program, Request, Work};
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
 use crate::error::Error;
@@ -169,7 +169,16 @@ impl Scene {
         };
         let parts = Parts::from_vec(vec![1f32; count]);
         let (channel, deadline, digest) = (self.channel, self.deadline, desc.digest());
-        let op = self.engine.submit(Request { channel, seq: number, desc, digest, work, parts, deadline });
+        let op = self.engine.submit(Request {
+            channel,
+            seq: number,
+            desc,
+            digest,
+            work,
+            parts,
+            deadline,
+            priority: Priority::Normal,
+        });
         Begun { op, call, number, digest, program }
     }
 
