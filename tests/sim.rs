@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hcomm::path::Algorithm;
 use hcomm::testing::{Net, World};
-use hcomm::{Communicator, Error, Rank, ReduceOp};
+use hcomm::{Communicator, Error, Rank, ReduceOp, State};
 use program::{Call, InFlight, Random, What, blamed, call, calls, world};
 
 const SIZES: [usize; 4] = [3, 4, 5, 8];
@@ -123,6 +123,80 @@ fn what_was_sent_last_arrives_after_its_sender_has_left() {
         for (rank, result) in results.into_iter().enumerate() {
             let got = result.unwrap().unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: {error}"));
             assert!(got == vec![1; 30_000], "seed {seed}");
+        }
+    });
+}
+
+/// A rank that has left stays while what it has sent gets on, however slowly: closed before, its connection would be reset
+/// by what comes next, and the rest be lost.
+#[test]
+fn what_was_sent_last_arrives_however_slowly() {
+    const MESSAGES: u32 = 60;
+    schedules(0..20, |seed| {
+        let results = World::new(2).seed(seed).run(|mut comm, net| async move {
+            comm.set_deadline(Duration::from_secs(90));
+            if comm.rank() == Rank(0) {
+                net.partition(&[Rank(0)]);
+                for tag in 0..MESSAGES {
+                    comm.send(Rank(1), tag, vec![tag]).await.map_err(|error| error.error)?;
+                }
+                return Ok(());
+            }
+            let received: Vec<_> = (0..MESSAGES).map(|tag| comm.recv(Rank(0), tag, vec![0u32])).collect();
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            // Long enough for some of them.
+            net.heal();
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            net.partition(&[Rank(0)]);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let _refused = comm.send(Rank(0), 0, vec![0]);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            net.heal();
+            for (tag, received) in (0..).zip(received) {
+                assert_eq!(received.await.map_err(|error| error.error)?, [tag]);
+            }
+            Ok::<(), Error>(())
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            result.unwrap().unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: {error}"));
+        }
+    });
+}
+
+/// A connection that nobody uses is kept up by probes; the first use of one, however late, finds it as it was.
+#[test]
+fn connections_last_while_nobody_uses_them() {
+    schedules(0..100, |seed| {
+        let mut random = Random(seed);
+        let results = world(seed, 3, &mut random).run(|mut comm, _| async move {
+            // Small and large go over one connection each.
+            for count in [3, 30_000] {
+                tokio::time::sleep(Duration::from_secs(45)).await;
+                comm.all_reduce(vec![1.0f32; count], ReduceOp::Sum).await.map_err(|error| error.error)?;
+            }
+            Ok::<(), Error>(())
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            result.unwrap().unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: {error}"));
+        }
+    });
+}
+
+/// A host that vanishes while nobody says anything is noticed all the same.
+#[test]
+fn silence_does_not_hide_that_a_host_has_vanished() {
+    schedules(0..20, |seed| {
+        let results = World::new(3).seed(seed).run(|comm, net| async move {
+            if comm.rank() == Rank(2) {
+                net.vanish(Rank(2));
+            }
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            comm.state()
+        });
+        for (rank, state) in results.iter().enumerate().take(2) {
+            let Some(State::Failed { cause: Error::PeerLost { rank: Rank(2), .. } }) = state else {
+                panic!("seed {seed}: rank {rank}: {state:?}");
+            };
         }
     });
 }

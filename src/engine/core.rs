@@ -39,6 +39,8 @@ pub(crate) struct Core {
     quiet: u32,
     /// The only peer that has connections.
     only: Option<usize>,
+    /// This rank has said goodbye.
+    leaving: bool,
     /// In the place of the poll set.
     #[cfg(feature = "testing")]
     fabric: Option<Arc<sim::Fabric>>,
@@ -133,6 +135,7 @@ impl Core {
             fabric,
             quiet: 0,
             only,
+            leaving: false,
             woken: Vec::new(),
         })
     }
@@ -303,18 +306,24 @@ impl Core {
 
     /// A connection is of no more use; the peer is gone, unless it had said goodbye on it.
     fn broken(&mut self, peer: usize, class: Class, broken: Broken) {
-        let Some(pair) = self.links[peer].as_mut() else { return };
-        let said_bye = pair.conn(class).said_bye();
         match broken {
             Broken::Closed => return self.ended(peer, class),
-            Broken::Lost(_) if said_bye => {}
-            Broken::Lost(cause) => {
-                self.salvage(peer);
-                self.state.lost(peer, cause);
-            }
+            Broken::Lost(cause) => self.interrupted(peer, class, cause),
             Broken::Protocol(problem) => self.state.lost(peer, format!("it broke the protocol: {problem}")),
         }
         self.disconnect(peer, class);
+    }
+
+    /// A connection has ended without the system's goodbye. Ours may have been among what had come, and then the other
+    /// connection goes on. So it does for a rank that has said goodbye itself: nothing is in flight here that could fail,
+    /// but what was sent on the other one may still be under way.
+    fn interrupted(&mut self, peer: usize, class: Class, cause: String) {
+        self.salvage(peer, class);
+        let said_bye = self.links[peer].as_mut().is_some_and(|pair| pair.conn(class).said_bye());
+        if !said_bye && !self.leaving {
+            [Class::Fast, Class::Bulk].into_iter().for_each(|class| self.salvage(peer, class));
+            self.state.lost(peer, cause);
+        }
     }
 
     /// The peer has closed a connection in order. Both are kept until it has closed the other one as well: if it saw one
@@ -336,26 +345,22 @@ impl Core {
         }
     }
 
-    /// What the peer had sent before it went is still good, on either connection: the system may have refused a write
-    /// only.
-    fn salvage(&mut self, peer: usize) {
+    /// What the peer had sent before it went is still good: the system may have refused a write only.
+    fn salvage(&mut self, peer: usize, class: Class) {
         if let Some(pair) = self.links[peer].as_mut() {
-            for class in [Class::Fast, Class::Bulk] {
-                while let Ok(true) = pair.conn(class).read(peer, TURN_BYTES, &mut self.state) {}
-            }
+            while let Ok(true) = pair.conn(class).read(peer, TURN_BYTES, &mut self.state) {}
         }
         self.state.advance();
     }
 
     fn disconnect(&mut self, peer: usize, class: Class) {
         self.keep_counters(peer);
-        let gone = self.state.peers[peer].standing != Standing::Here;
         if let Some(pair) = self.links[peer].as_mut() {
             pair.ended[class as usize] = true;
             let conn = pair.conn(class);
             conn.shut();
             unwatch(&self.poller, conn);
-            if gone && pair.fast.is_shut() && pair.bulk.is_shut()
+            if pair.fast.is_shut() && pair.bulk.is_shut()
                 || matches!(self.state.peers[peer].standing, Standing::Lost(_))
             {
                 unwatch(&self.poller, &pair.fast);
@@ -430,6 +435,7 @@ impl Core {
 
     /// Says goodbye to all peers, on both connections.
     pub(crate) fn say_bye(&mut self) {
+        self.leaving = true;
         let header = Header::new(Kind::Bye, 0, 0);
         self.writable = true;
         for (peer, pair) in self.links.iter_mut().enumerate() {
@@ -447,6 +453,11 @@ impl Core {
     pub(crate) fn all_left(&self) -> bool {
         let here = |peer: usize| self.state.peers[peer].standing == Standing::Here;
         (0..self.links.len()).all(|peer| self.links[peer].is_none() || !here(peer))
+    }
+
+    /// Changes while peers' systems still take what was sent.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.links.iter().flatten().map(|pair| pair.fast.delivered() + pair.bulk.delivered()).sum()
     }
 
     /// This rank will not use a communicator again.

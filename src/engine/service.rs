@@ -89,7 +89,9 @@ pub(super) struct Watched {
     /// The thread drives in the user's place.
     taken_over: bool,
     due: Option<Instant>,
-    bye_since: Option<Instant>,
+    /// After goodbye: since when nothing that was sent has got on, and how far it had.
+    stuck_since: Option<Instant>,
+    delivered: u64,
 }
 
 impl Service {
@@ -146,7 +148,8 @@ impl Watched {
             watching: false,
             taken_over: false,
             due: None,
-            bye_since: None,
+            stuck_since: None,
+            delivered: 0,
         }
     }
 
@@ -196,12 +199,15 @@ impl Watched {
     fn wind_down(&mut self, now: Instant) -> (bool, Instant) {
         self.watching = true;
         let due = self.engine.serve(now, true).flatten();
-        // Before goodbye the operations' own deadlines bound the wait.
-        let since = *self.bye_since.get_or_insert(now);
-        if !self.engine.said_bye() {
-            self.bye_since = None;
+        // Before goodbye the operations' own deadlines bound the wait. After it nothing more is sent, so that what was can't
+        // get on for ever.
+        let delivered = self.engine.delivered();
+        if !self.engine.said_bye() || delivered != self.delivered {
+            self.delivered = delivered;
+            self.stuck_since = None;
         }
-        let over = self.engine.wind_down(self.bye_since.is_some() && now - since > Shared::LINGER);
+        let since = *self.stuck_since.get_or_insert(now);
+        let over = self.engine.wind_down(now - since > Shared::LINGER);
         let next = now + Duration::from_millis(20);
         (!over, due.map_or(next, |due| due.min(next)).max(now + GRACE))
     }

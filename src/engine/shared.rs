@@ -429,8 +429,12 @@ impl Shared {
         self.said_bye.load(Ordering::Acquire)
     }
 
-    /// How long peers are waited for after goodbye, which they answer once all that was sent to them has come: as long as
-    /// a connection is given to deliver it.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.core.wait().delivered()
+    }
+
+    /// How long peers are waited for after goodbye, which they answer once all that was sent to them has come, while none
+    /// of that gets on: as long as a connection is given.
     pub(crate) const LINGER: Duration = Duration::from_secs(20);
 }
 

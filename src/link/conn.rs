@@ -132,6 +132,11 @@ impl Conn {
         }
     }
 
+    /// Grows with what the peer's system has taken; the unit is the link's.
+    pub(crate) fn delivered(&self) -> u64 {
+        either!(self, conn => conn.delivered())
+    }
+
     /// The peer has said on it that it will send nothing more.
     pub(crate) fn said_bye(&self) -> bool {
         either!(self, conn => conn.said_bye())

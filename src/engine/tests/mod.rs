@@ -282,6 +282,12 @@ impl Liar {
         let _ = self.conns[class as usize].shutdown(std::net::Shutdown::Both);
     }
 
+    /// Closes a connection as the system of a process that has ended does for what comes then.
+    pub(super) fn reset(&mut self, class: Class) {
+        socket2::SockRef::from(&self.conns[class as usize]).set_linger(Some(Duration::ZERO)).unwrap();
+        self.conns[class as usize] = pair().1;
+    }
+
     /// The next message's header.
     pub(super) fn message(&mut self, kind: Kind, begun: &Begun) -> Header {
         let mut header = Header::new(kind, CHANNEL, self.messages);

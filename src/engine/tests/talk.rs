@@ -407,3 +407,48 @@ const GOODBYES: &[Lie] = &[
 fn goodbyes_are_said_once() {
     tell_all(GOODBYES);
 }
+
+/// A peer may write to a connection whose other end has said goodbye and closed, and be refused before it has read the
+/// goodbye: that is no loss, and what is under way on the other connection arrives.
+#[test]
+fn a_goodbye_counts_although_the_system_refuses_a_write_first() {
+    watched("goodbye, refused", || {
+        for _ in 0..20 {
+            let mut scene = Scene::new();
+            let begun = scene.begin(Call::Place(LARGE));
+            scene.liar.send(Fast, begun.header(Kind::Bye), &[]);
+            scene.liar.reset(Fast);
+            // Its offer is the write.
+            let refused = scene.begin(Call::PointSend(LARGE));
+            scene.liar.serve(&begun);
+            assert!(scene.end(&begun).unwrap().iter().all(|value| *value == 2.0));
+            scene.liar.send(Bulk, begun.header(Kind::Bye), &[]);
+            scene.liar.hang_up(Bulk);
+            let refused = scene.end(&refused).unwrap_err();
+            assert!(matches!(refused, Error::Left { .. }), "{refused}");
+        }
+    });
+}
+
+/// A rank that has ended waits for its peers' goodbyes, since what it had sent may still be under way; also on the one
+/// connection after the other one broke.
+#[test]
+fn who_has_ended_gives_up_no_more_than_the_connection_that_broke() {
+    watched("ended, and one connection breaks", || {
+        let Scene { engine, mut liar, .. } = Scene::new();
+        drop(engine);
+        liar.read_kind(Fast, Kind::Bye);
+        liar.hang_up(Bulk);
+        // Nothing shows that it has noticed; a write to a connection that is closed fails soon after.
+        for _ in 0..50 {
+            let bytes = liar.frame(Fast, Header::new(Kind::Consumed, 0, 0), &[]);
+            liar.conns[Fast as usize].write_all(&bytes).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        liar.send(Fast, Header::new(Kind::Bye, 0, 0), &[]);
+        liar.conns[Fast as usize].shutdown(std::net::Shutdown::Write).unwrap();
+        // Closed in order, with nothing unread.
+        let mut rest = Vec::new();
+        liar.conns[Fast as usize].read_to_end(&mut rest).unwrap();
+    });
+}

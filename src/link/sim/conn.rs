@@ -24,6 +24,7 @@ pub(crate) struct Conn {
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
     said_bye: bool,
+    bye_queued: bool,
     shut: bool,
 }
 
@@ -51,6 +52,7 @@ impl Conn {
             read_blocked: false,
             write_blocked: false,
             said_bye: false,
+            bye_queued: false,
             shut: false,
         }
     }
@@ -72,9 +74,10 @@ impl Conn {
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
-        if self.shut {
+        if self.shut || self.bye_queued {
             return;
         }
+        self.bye_queued = frame.header.kind == Kind::Bye;
         self.queued_bytes += frame.payload.bytes().len();
         self.outgoing.push_back(frame);
     }
@@ -217,6 +220,10 @@ impl Conn {
 
     pub(crate) fn shut_writing(&self) {
         self.fabric.finish(self.line);
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.fabric.delivered(self.line).into()
     }
 
     pub(crate) fn said_bye(&self) -> bool {

@@ -146,7 +146,7 @@ impl Fabric {
         let longest = edges.iter().map(|edge| edge.delay.end).max().unwrap_or_default();
         let retry = RETRY_MIN.max(longest * 3);
         let host = |_| Host { alive: true, up: true, side: 0, resumes: None, news: Vec::new() };
-        let inner = Inner {
+        let mut inner = Inner {
             random: Random::new(seed),
             weather,
             edges,
@@ -159,6 +159,10 @@ impl Fabric {
             begun: now,
             trace: seed,
         };
+        // A connection is probed from its beginning on, whether it is ever used or not.
+        (0..ranks * ranks * 2)
+            .filter(|line| line / 2 / ranks != line / 2 % ranks)
+            .for_each(|line| inner.arm(line));
         let wakers = (0..ranks).map(|_| OnceLock::new()).collect();
         Arc::new(Fabric { inner: Mutex::new(inner), wakers, clock, ranks })
     }
@@ -329,6 +333,10 @@ impl Fabric {
 
     pub(super) fn next(&self, line: usize) -> Next {
         self.inner().streams[line].next()
+    }
+
+    pub(super) fn delivered(&self, line: usize) -> u32 {
+        self.inner().streams[line].delivered()
     }
 
     /// Nothing more will be written.

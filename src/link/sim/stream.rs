@@ -2,7 +2,7 @@
 //!
 //! Frames are numbered by the `frame` of their header and acknowledged, all before a number together, by `acknowledged`.
 //! The first frame without an acknowledgement is sent again after a time that doubles. Frames that came early are kept in
-//! a window, others dropped. Nothing acknowledged for 20 s, or no answer to three probes, ends the connection.
+//! a window, others dropped. Nothing acknowledged for 20 s, or no answer to ten probes, ends the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// As for TCP: when an idle connection is probed, how often, and how many probes stay without answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-const PROBE_EVERY: Duration = Duration::from_secs(3);
-const PROBES: u32 = 3;
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBES: u32 = 10;
 
 /// A frame, or the end of a direction.
 #[derive(Clone, Debug)]
@@ -167,6 +167,11 @@ impl Stream {
             Some(Segment::Frame(header, payload)) => Next::Frame(header, payload),
             _ => Next::Nothing,
         }
+    }
+
+    /// How many segments the peer's system has taken.
+    pub(super) fn delivered(&self) -> u32 {
+        self.oldest
     }
 
     /// Whether reading will give no more than what has come.
