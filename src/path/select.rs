@@ -24,7 +24,7 @@ const MESH_RANKS_MAX: u32 = 8;
 const ONE_SHOT_BYTES_MAX: u64 = 16 << 10;
 
 /// The same between two ranks, where one-shot sends no more than two-shot does.
-const ONE_SHOT_BYTES_MAX_PAIR: u64 = 32 << 10;
+const ONE_SHOT_BYTES_MAX_PAIR: u64 = 64 << 10;
 
 /// The same between two ranks of one process, which read and write each other's memory directly.
 const ONE_SHOT_BYTES_MAX_DIRECT: u64 = 128;
