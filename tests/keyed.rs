@@ -105,6 +105,27 @@ fn a_key_is_had_by_one_at_a_time() {
 
 /// Under a key, calls have numbers, whoever makes them, and whether somebody waits for them or not.
 #[test]
+fn what_is_prepared_under_a_key_fits_that_key_alone() {
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let mut first = comm.keyed("first").unwrap();
+            let sum = first.prepare_all_reduce::<u32>(5, ReduceOp::Sum).unwrap();
+            for round in 1..4 {
+                assert_eq!(first.run(&sum, vec![round; 5]).wait().unwrap(), [3 * round; 5]);
+            }
+            drop(first);
+            let mut again = comm.keyed("first").unwrap();
+            assert_eq!(again.run(&sum, vec![7; 5]).wait().unwrap(), [21; 5]);
+            let refused = sum.run(&mut comm, vec![7; 5]).wait().unwrap_err().error;
+            assert!(matches!(refused, Error::InvalidArgument { .. }), "{refused}");
+            let refused = comm.keyed("second").unwrap().run(&sum, vec![7; 5]).wait().unwrap_err().error;
+            assert!(matches!(refused, Error::InvalidArgument { .. }), "{refused}");
+            assert_eq!(again.run(&sum, vec![1; 5]).wait().unwrap(), [3; 5]);
+        });
+    }
+}
+
+#[test]
 fn dropped_futures_and_handles_leave_a_key_as_it_is() {
     for link in LINKS {
         world(link, 3, move |mut comm| {

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Communicator, Operation, View};
+use super::{Communicator, Operation, PreparedAllReduce, View};
 use crate::buffer::lend::{LendMut, Nothing};
-use crate::element::ReduceOp;
+use crate::element::{Element, ReduceOp};
 use crate::engine::channel::{Channel, Family};
 use crate::engine::family::{KEY_BYTES_MAX, key_id, key_word};
 use crate::error::Error;
@@ -209,6 +209,35 @@ impl Keyed {
     /// See [`Communicator::reduce_scatter`].
     pub fn reduce_scatter<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.stream().reduce_scatter(buffer, op)
+    }
+
+    /// An all_reduce under this key, agreed once; see [`Communicator::prepare_all_reduce`]. It fits this key alone, also
+    /// when this was dropped and the key asked for again.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_all_reduce<T: Element>(
+        &mut self,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<PreparedAllReduce<T>, Error> {
+        self.stream().prepare_all_reduce(count, op)
+    }
+
+    /// Runs what was prepared under this key; see [`PreparedAllReduce::run`].
+    ///
+    /// ```
+    /// use hcomm::{Communicator, ReduceOp};
+    ///
+    /// let comm = Communicator::local(1).remove(0);
+    /// let mut layer = comm.keyed("layer0")?;
+    /// let sum = layer.prepare_all_reduce::<f32>(3, ReduceOp::Sum)?;
+    /// assert_eq!(layer.run(&sum, vec![1.0, 2.0, 3.0]).wait()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run<B: LendMut>(&mut self, prepared: &PreparedAllReduce<B::Element>, buffer: B) -> Operation<B> {
+        prepared.run(self.stream(), buffer)
     }
 }
 

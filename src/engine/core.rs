@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::Op;
+use super::call::{Op, Outcome};
 use super::io::{Io, Via};
 use super::links::{Counters, Guard, SAMPLE_BYTES};
 use super::peer::Standing;
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     fabric: Option<Arc<sim::Fabric>>,
     /// Wakers are called by whoever holds no lock.
     pub woken: Vec<Arc<Op>>,
+    /// Their callers are told once what is to be reported is written: they may end the process.
+    pub failed: Vec<(Arc<Op>, Outcome)>,
 }
 
 /// Both connections to one peer.
@@ -137,6 +139,7 @@ impl Core {
             only,
             leaving: false,
             woken: Vec::new(),
+            failed: Vec::new(),
         })
     }
 
@@ -399,8 +402,12 @@ impl Core {
             drop(ended.blocks);
             let parts = ended.outcome.parts.as_ref().filter(|_| ended.outcome.result.is_ok());
             large |= parts.is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
-            ended.op.finish(ended.outcome);
-            self.woken.push(ended.op);
+            if ended.outcome.result.is_err() {
+                self.failed.push((ended.op, ended.outcome));
+            } else {
+                ended.op.finish(ended.outcome);
+                self.woken.push(ended.op);
+            }
         }
         if large {
             self.examine_links();

@@ -306,7 +306,7 @@ impl Shared {
     fn unlock_and_wake(&self, mut core: Turn<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
-        if core.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.state.reports.is_empty() {
+        if core.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.failed.is_empty() {
             let (op, peer) = (core.woken.pop(), core.state.io.published.pop());
             drop(core);
             if let (Some(hub), Some(peer)) = (&self.hub, peer) {
@@ -334,9 +334,14 @@ impl Shared {
                 None => more_peers.push(peer),
             }
         }
+        let failed = std::mem::take(&mut core.failed);
         drop(core);
         for report in reports {
             self.log.write(report);
+        }
+        for (op, outcome) in failed {
+            op.finish(outcome);
+            op.wake();
         }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
