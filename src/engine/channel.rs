@@ -290,7 +290,7 @@ impl Channel {
             let communicator = self.name.to_string();
             return Some(Error::Failed { communicator, lost, cause: failed.to_string() });
         }
-        if let Error::PeerLost { operation, seq, .. } = &mut failed {
+        if let Error::PeerLost { operation, seq, .. } | Error::Left { operation, seq, .. } = &mut failed {
             *operation = request.desc.operation.into();
             *seq = Seq(request.seq);
         }

@@ -351,15 +351,19 @@ impl State {
         if channel.failed.is_some() || channel.rank == rank {
             return;
         }
+        // Whoever has said so here has left in order, even if its end looked otherwise to another rank.
+        let standing = &self.peers[channel.members[rank] as usize].standing;
+        let left = channel.closed[rank].is_some() || *standing == Standing::Left;
         let communicator = channel.name.to_string();
         let rank = Rank(rank as u32);
-        let error = |operation: &str, seq| Error::PeerLost {
-            operation: operation.into(),
-            seq: Seq(seq),
-            communicator: communicator.clone(),
-            rank,
-            host: host.into(),
-            cause: cause.into(),
+        let error = |operation: &str, seq| {
+            let (operation, seq) = (operation.into(), Seq(seq));
+            let (communicator, host) = (communicator.clone(), host.into());
+            if left {
+                Error::Left { operation, seq, communicator, rank, host }
+            } else {
+                Error::PeerLost { operation, seq, communicator, rank, host, cause: cause.into() }
+            }
         };
         let called = channel.called;
         channel.failed = Some(error("communicator", called));

@@ -2,6 +2,7 @@
 
 use super::super::io::{Io, Via};
 use super::super::state::State;
+use super::super::trouble::{Cause, encode};
 use super::*;
 use crate::buffer::pool::Pool;
 use crate::link::{Handler, Sink};
@@ -17,10 +18,40 @@ fn arrive(state: &mut State, peer: usize, mut header: Header, payload: &[u8]) {
             raw.copy_from_slice(payload);
             Sink::Direct(raw, key)
         }
+        Sink::Owned(_) => Sink::Owned(payload.to_vec()),
         other => other,
     };
     state.end(peer, &header, sink).unwrap();
     state.advance();
+}
+
+fn rank_of_four() -> (State, usize) {
+    let vias = vec![Via::Myself, Via::Stream, Via::Stream, Via::Stream];
+    let io = Io::new(0, vias, Pool::new(64 << 20, 16 << 20), None);
+    let mut state = State::new(io, vec![String::new(); 4], std::time::Instant::now());
+    let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
+    (state, channel)
+}
+
+/// To another rank, the end of a rank that left in order can look like a loss: those who know better are told what is so.
+#[test]
+fn who_has_left_is_not_lost_because_another_rank_says_so() {
+    let lost = Cause::Lost { rank: Rank(2), host: "node".into(), cause: "reset".into() };
+    for left in [false, true] {
+        let (mut state, channel) = rank_of_four();
+        if left {
+            let bye = Header::new(Kind::Bye, 0, 0);
+            arrive(&mut state, 2, bye, &[]);
+            arrive(&mut state, 2, bye, &[]);
+        }
+        arrive(&mut state, 1, Header::new(Kind::Abort, CHANNEL, 0), &encode(&lost));
+        let failed = state.channels[channel].as_ref().and_then(|channel| channel.failed.clone());
+        match failed {
+            Some(Error::Left { rank, .. }) => assert!(left && rank == Rank(2)),
+            Some(Error::PeerLost { rank, .. }) => assert!(!left && rank == Rank(2)),
+            other => panic!("{left}: {other:?}"),
+        }
+    }
 }
 
 /// The sum goes into memory that is still being sent, as far as it has left.
@@ -38,10 +69,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         algorithm: "",
         fingerprint: 0,
     };
-    let vias = vec![Via::Myself, Via::Stream, Via::Stream, Via::Stream];
-    let io = Io::new(0, vias, Pool::new(64 << 20, 16 << 20), None);
-    let mut state = State::new(io, vec![String::new(); 4], std::time::Instant::now());
-    let channel = state.open(Channel::new(CHANNEL, "world".into(), (0..4).collect(), 0));
+    let (mut state, channel) = rank_of_four();
     let op = Arc::new(Op::default());
     let request = Request {
         channel,
