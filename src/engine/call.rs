@@ -123,6 +123,7 @@ impl Op {
         self.cancelled.store(false, Ordering::Relaxed);
         self.abandoned.store(false, Ordering::Relaxed);
         self.limit_ms.store(0, Ordering::Relaxed);
+        *lock(&self.outcome) = None;
     }
 
     /// Keeps what is asked for until somebody begins it.

@@ -258,8 +258,10 @@ impl Core {
 
     /// Hands what operations want sent to the connections.
     fn flush(&mut self) -> bool {
-        let any = !self.state.io.outbox.is_empty();
-        self.writable |= any;
+        if self.state.io.outbox.is_empty() {
+            return false;
+        }
+        self.writable = true;
         for (peer, class, frame) in self.state.io.outbox.drain(..) {
             if let Some(pair) = self.links[peer].as_mut() {
                 let conn = pair.conn(class);
@@ -269,7 +271,7 @@ impl Core {
                 }
             }
         }
-        any
+        true
     }
 
     fn write(&mut self) -> bool {
@@ -387,6 +389,9 @@ impl Core {
         self.disconnect_offenders();
         if !self.state.reports.is_empty() {
             self.note_links();
+        }
+        if self.state.ended.is_empty() {
+            return;
         }
         let mut large = false;
         for ended in self.state.ended.drain(..) {
