@@ -10,12 +10,17 @@ use tokio::net::TcpListener;
 use super::interface::Own;
 use crate::error::InitError;
 use crate::rank::Rank;
+use crate::runtime::congestion;
 
 /// Connections that the kernel keeps for us before we accept them; it lowers this to its own limit.
 const BACKLOG: i32 = 4096;
 
 /// Binds and listens. The unspecified IPv6 address takes IPv4 as well.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    bind_prepared(address, |_| ())
+}
+
+fn bind_prepared(address: SocketAddr, prepare: impl FnOnce(&Socket)) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Connections of an earlier job that wait for stray packets must not keep the port.
     socket.set_reuse_address(true)?;
@@ -24,6 +29,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
+    prepare(&socket);
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
@@ -34,6 +40,8 @@ pub(super) fn data(
     range: Option<&RangeInclusive<u16>>,
     rank: Rank,
 ) -> Result<TcpListener, InitError> {
+    // Most connections come from the same host; the others are told apart later.
+    let bind = |address| bind_prepared(address, |socket| congestion::choose_local(socket));
     let Some(range) = range else {
         return bind(at(own, 0)).map_err(|error| refused(own, error));
     };

@@ -5,11 +5,12 @@
 //! lets only one direction pass, the root then has those pairs try the other one. In each round a pair has one
 //! direction, and what arrives the other way is left over and dropped: so both ends always take the same connection.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -22,6 +23,7 @@ use super::message::{BLOCKED_MAX, Blocked};
 use super::token::{Key, nonce};
 use super::{Member, PeerStreams};
 use crate::rank::Rank;
+use crate::runtime::congestion;
 
 /// Connections in the making at one time; a burst of thousands would overflow the listeners' queues.
 const DIALS_MAX: usize = 128;
@@ -146,10 +148,7 @@ impl Mesh {
                 _ if peer == rank.0 => return Ok(None),
                 _ => return Err(format!("rank {peer} is not connected")),
             };
-            // Ids may be equal on two machines that were copied while running; an address that is also one's own
-            // is not.
-            let near = fast.peer_addr().is_ok_and(|peer| is_local(peer.ip(), &local));
-            let same_host = near && member.shares_host_with(mine);
+            let same_host = fast.peer_addr().is_ok_and(|at| mine.is_beside(member, at.ip(), &local));
             let taken =
                 fast.into_std().and_then(|fast| Ok(PeerStreams { fast, bulk: bulk.into_std()?, same_host }));
             taken.map(Some).map_err(|error| format!("taking over the connection to rank {peer}: {error}"))
@@ -207,11 +206,14 @@ fn dial_all(
     sender: &mpsc::Sender<Outcome>,
 ) -> JoinSet<()> {
     let permits = Arc::new(Semaphore::new(DIALS_MAX));
+    let local = interface::all();
+    let mine = &config.members[config.rank.index()];
     let mut dials = JoinSet::new();
     for (peer, class) in peers.iter().flat_map(|peer| CLASSES.map(|class| (*peer, class))) {
         let address = config.own.scoped(config.members[peer.index()].address);
-        let dial =
-            Dial { rank: config.rank, peer, class, address, session: config.session.clone(), deadline };
+        let same_host = mine.is_beside(&config.members[peer.index()], address.ip(), &local);
+        let (rank, session) = (config.rank, config.session.clone());
+        let dial = Dial { rank, peer, class, address, same_host, session, deadline };
         let (permits, sender) = (permits.clone(), sender.clone());
         dials.spawn(async move {
             let _permit = permits.acquire().await;
@@ -227,6 +229,7 @@ struct Dial {
     peer: Rank,
     class: Kind,
     address: SocketAddr,
+    same_host: bool,
     session: Key,
     deadline: Instant,
 }
@@ -253,8 +256,16 @@ impl Dial {
         Outcome::Down(Blocked { from: self.rank, to: self.peer, address: self.address, reason })
     }
 
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let socket = if self.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if self.same_host {
+            congestion::choose_local(&socket);
+        }
+        socket.connect(self.address).await
+    }
+
     async fn once(&self) -> Result<TcpStream, String> {
-        let mut stream = TcpStream::connect(self.address).await.map_err(|error| describe(&error))?;
+        let mut stream = self.connect().await.map_err(|error| describe(&error))?;
         stream.set_nodelay(true).map_err(|error| describe(&error))?;
         let fresh = nonce().map_err(|error| error.to_string())?;
         let ours = handshake::hello(self.class, true, self.rank.0, self.peer.0, fresh);
@@ -264,6 +275,14 @@ impl Dial {
             Err(Refusal::Stranger(reason) | Refusal::Key(reason)) => Err(reason),
             Err(Refusal::Version { theirs, .. }) => Err(format!("it speaks protocol version {theirs}")),
         }
+    }
+}
+
+impl Member {
+    /// Whether both are on one host, the other seen at this address. Ids may be equal on two machines that were copied
+    /// while running; an address that is also one's own is not.
+    fn is_beside(&self, other: &Member, at: IpAddr, local: &[IpAddr]) -> bool {
+        is_local(at, local) && other.shares_host_with(self)
     }
 }
 

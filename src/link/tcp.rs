@@ -14,6 +14,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
 use super::{Class, Handler, RunKey, Sink};
+use crate::runtime::congestion;
 use crate::runtime::tcp_info::tcp_info;
 
 /// Bytes read ahead for headers and small payloads. Large payload is read in place, so this stays small.
@@ -43,9 +44,8 @@ pub(crate) fn tune(socket: &TcpStream, same_host: bool) {
     for error in results.into_iter().filter_map(Result::err) {
         tracing::debug!(%error, "socket option refused");
     }
-    if same_host {
-        // On one host there is no network to share, and pacing only costs. Elsewhere the choice is the administrator's.
-        let _ = [&b"cubic"[..], b"reno"].iter().find(|name| of.set_tcp_congestion(name).is_ok());
+    if !same_host {
+        congestion::choose_default(of);
     }
 }
 

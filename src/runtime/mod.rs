@@ -7,10 +7,12 @@
 //! - `spin`: how long to look before sleeping
 //! - `announcement`: sleep that whoever publishes something ends
 //! - `sync`: atomics and locks, or what models explore in their place
+//! - `congestion`: congestion control within one host
 //! - `tcp_info`: what the system counts about a connection
 
 pub(crate) mod announcement;
 pub(crate) mod clock;
+pub(crate) mod congestion;
 pub(crate) mod park;
 pub(crate) mod poller;
 mod quiet;
