@@ -187,10 +187,11 @@ fn groups(mut comm: Communicator) {
     } else {
         assert!(is_failed(&group));
         group = block_on(group.rebuild()).unwrap();
-        assert_eq!(group.size(), 1);
+        assert_eq!((group.size(), group.former_ranks()), (1, &[Rank(0)][..]));
     }
     let mut comm = block_on(comm.rebuild()).unwrap();
     assert_eq!((comm.size(), comm.epoch(), comm.name()), (3, 1, "world@1"));
+    assert_eq!(comm.former_ranks(), [0, 1, 2].map(Rank));
     assert_usable(&mut comm);
     // One communicator made anew does nothing for another.
     assert!(is_failed(&sibling));

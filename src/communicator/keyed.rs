@@ -154,6 +154,16 @@ impl Keyed {
         &self.key
     }
 
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.stream.as_ref().map_or(Rank(0), Communicator::rank)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.stream.as_ref().map_or(0, Communicator::size)
+    }
+
     /// How long operations may take from now on, as long as this is had.
     pub fn set_deadline(&mut self, deadline: Duration) {
         if let Some(stream) = &mut self.stream {
@@ -197,7 +207,7 @@ impl Keyed {
     }
 
     /// See [`Communicator::broadcast`].
-    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: Rank) -> Operation<B> {
+    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
         self.stream().broadcast(buffer, root)
     }
 

@@ -65,7 +65,7 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
 /// a contradiction is an error on all of them, never a hang and never wrong data.
 ///
 /// Once a rank is lost it has failed, and its operations with it; [`state`](Self::state) says so, and
-/// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left.
+/// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left, who may differ by the call in which it failed.
 ///
 /// Dropping a communicator closes it once its operations have ended; the others see that this rank has left.
 pub struct Communicator {
@@ -89,6 +89,8 @@ pub struct Communicator {
     /// How often it was rebuilt, and whether its successor was made.
     epoch: u64,
     replaced: Arc<AtomicBool>,
+    /// Where it was rebuilt: what its ranks were before.
+    former: Vec<Rank>,
     keys: Arc<keyed::Keys>,
     /// What its key adds to fingerprints, if it is the stream of one; else 0.
     key_word: u64,
@@ -135,6 +137,7 @@ impl Communicator {
             phases: Arc::new([]),
             epoch: 0,
             replaced: Arc::default(),
+            former: Vec::new(),
             keys: Arc::default(),
             key_word: 0,
         }

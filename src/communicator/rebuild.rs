@@ -15,6 +15,7 @@ use crate::domain::Phase;
 use crate::element::Element;
 use crate::engine::{CallDesc, Work};
 use crate::error::Error;
+use crate::rank::Rank;
 
 /// Whether a communicator can be used.
 #[derive(Clone, Debug)]
@@ -35,7 +36,8 @@ pub enum State {
 const EPOCH: u64 = u64::from_le_bytes(*b"rebuilt ");
 
 impl Communicator {
-    /// Whether it can be used, as far as this rank has noticed. A failure is noticed whether operations wait or not.
+    /// Whether it can be used, as far as this rank has noticed. A failure is noticed whether operations wait or not. A rank
+    /// that has left in order is no failure: messages among the others still go, and collectives end as [`Error::Left`].
     pub fn state(&self) -> State {
         match self.engine.failure(self.channel) {
             None => State::Ready,
@@ -49,6 +51,11 @@ impl Communicator {
         self.epoch
     }
 
+    /// What each rank of this one was in the communicator that it was [rebuilt](Self::rebuild) from; empty for others.
+    pub fn former_ranks(&self) -> &[Rank] {
+        &self.former
+    }
+
     /// Makes the communicator anew among the ranks that are left: those whose process is not lost, and that have not
     /// left or closed it. They keep their order and are numbered from 0 again. All ranks that are left call it; it ends
     /// when they have agreed on who that is, also if another rank is lost meanwhile.
@@ -59,6 +66,10 @@ impl Communicator {
     /// [`Closed`](State::Closed) once the new one exists, and to be dropped.
     ///
     /// A rank that has not noticed the loss is waited for: it sees its calls fail, and calls this in turn.
+    ///
+    /// **Agree on where to go on.** Of the call in which a rank was lost, some of the others may have the result already
+    /// and some not. Numbers begin anew here, so nothing but your program can tell: before the next step, take the least
+    /// step of all, as below. [`former_ranks`](Self::former_ranks) says who is who now, for data that is cut by rank.
     ///
     /// # Errors
     ///
@@ -79,9 +90,12 @@ impl Communicator {
     /// drop(ranks.remove(1));
     /// let threads: Vec<_> = ranks.into_iter().map(|mut comm| {
     ///     std::thread::spawn(move || {
-    ///         // One rank is gone: no sum of all.
+    ///         // Steps that this rank has done; rank 1 is gone, and there is no sum of all.
+    ///         let done = 7u64;
     ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap_err();
     ///         let mut comm = comm.rebuild().wait().unwrap();
+    ///         let done = comm.all_reduce(vec![done], ReduceOp::Min).wait().unwrap()[0];
+    ///         assert_eq!((done, comm.former_ranks().len()), (7, 3));
     ///         comm.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap()
     ///     })
     /// }).collect();
@@ -165,6 +179,7 @@ impl Rebuild {
         let mut comm = parent.open(id, name, &left);
         comm.epoch = epoch;
         comm.phases = self.phases.clone();
+        comm.former = left.iter().map(|rank| Rank(*rank as u32)).collect();
         Ok(comm)
     }
 }

@@ -81,6 +81,10 @@ impl Shared {
                     self.await_news(news.filter(|_| !moved && !self.has_links));
                     let idle_since = *wait.idle_since.get_or_insert(now);
                     if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
+                        if !moved {
+                            // Whoever else wants this processor may be the peer, or keep him from his.
+                            spin::yield_processor();
+                        }
                         return moved || now - idle_since < self.patience.limit();
                     }
                 }
