@@ -66,6 +66,7 @@ impl Communicator {
     /// [`Closed`](State::Closed) once the new one exists, and to be dropped.
     ///
     /// A rank that has not noticed the loss is waited for: it sees its calls fail, and calls this in turn.
+    /// `hcomm run` ends all ranks when one fails, unless it is called with `--keep-going`.
     ///
     /// **Agree on where to go on.** Of the call in which a rank was lost, some of the others may have the result already
     /// and some not. Numbers begin anew here, so nothing but your program can tell: before the next step, take the least

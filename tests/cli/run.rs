@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{command, hcomm, stderr, stdout};
+use super::{command, hcomm, scratch, stderr, stdout};
 
 /// Something that does not end within this time is taken to hang.
 const HANGS: Duration = Duration::from_secs(30);
@@ -136,6 +136,39 @@ fn a_rank_that_is_killed_gives_128_and_the_signal() {
     let output = sh("2", "if [ $RANK = 1 ]; then kill -KILL $$; fi");
     assert_eq!(output.status.code(), Some(137));
     assert_eq!(stderr(&output), "hcomm: rank 1 was killed by signal 9 (SIGKILL)\n");
+}
+
+/// The others outlive the time that they would have otherwise.
+#[test]
+fn the_others_go_on_if_asked() {
+    let file = scratch("first");
+    let script = format!(
+        "if [ $RANK = 1 ]; then echo $$ > {0}; exit 7; fi
+        until [ -s {0} ] && ! kill -0 $(cat {0}) 2>/dev/null; do sleep 0.01; done
+        sleep 3; echo went on; if [ $RANK = 2 ]; then exit 9; fi",
+        file.display()
+    );
+    let output = hcomm(&["run", "-n", "3", "--keep-going", "--", "sh", "-c", &script]);
+    fs::remove_file(file).unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(stderr(&output), "hcomm: rank 1 exited with code 7\nhcomm: rank 2 exited with code 9\n");
+    let text = stdout(&output);
+    assert!(text.contains("[0] went on\n") && text.contains("[2] went on\n"), "{text}");
+}
+
+#[test]
+fn those_that_go_on_still_get_signals() {
+    let script = "if [ $RANK = 0 ]; then exit 7; fi; sleep 1000 & echo $$; echo $!; wait";
+    let mut command = command(&["run", "-n", "2", "--keep-going", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert_eq!(line, "hcomm: rank 0 exited with code 7\n");
+    let processes = lines(&mut BufReader::new(child.stdout.take().unwrap()), 2);
+    send(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    gone(&processes);
 }
 
 #[test]

@@ -34,7 +34,12 @@ pub fn run(args: &Args) -> Outcome {
             let this = std::env::current_exe().map_err(Failure::other)?;
             let arguments = std::env::args_os().skip(1);
             let command: Vec<OsString> = std::iter::once(this.into()).chain(arguments).collect();
-            launch(&World { ranks: settings.ranks as u32, command, output: Output::Inherited })
+            launch(&World {
+                ranks: settings.ranks as u32,
+                command,
+                output: Output::Inherited,
+                keep_going: false,
+            })
         }
     }
 }

@@ -13,6 +13,9 @@ mod world;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::builder::RangedU64ValueParser;
+use hcomm::path::RANKS_MAX;
+
 pub use world::{Output, World};
 
 use crate::failure::{Failure, Outcome};
@@ -25,13 +28,15 @@ Output comes line by line with `[rank] ` before it. Standard input goes to rank 
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT \
 or SIGTERM kills. When a rank fails, the others have 2 s to report what they saw; then they get SIGTERM, and 3 s later \
-SIGKILL. Whatever a rank has started ends with it, unless it moved to a process group of its own.
+SIGKILL. With --keep-going they go on without it, as after Communicator::rebuild. Whatever a rank has started ends with it, unless it moved to a process group of its own.
 
-The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. If this command \
-itself is killed, a guard process of its own ends the ranks.
+The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. As ends may be \
+seen in another order, a rank that panicked (101) or was killed goes before those that exited with 1 up to 2 s earlier. \
+If this command itself is killed, a guard process of its own ends the ranks.
 
 Examples:
   hcomm run -n 4 -- ./train --epochs 3
+  hcomm run -n 4 --keep-going -- ./serve   three go on when one fails
   hcomm run -n 2 env                       see what a rank gets
   hcomm run -n 3 -- sh -c 'exit $RANK'     rank 1 or 2 fails";
 
@@ -40,8 +45,11 @@ Examples:
 #[command(after_help = DETAILS)]
 pub struct Args {
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
     ranks: u32,
+    /// Lets the others go on when a rank fails, instead of ending them
+    #[arg(long)]
+    keep_going: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -49,7 +57,8 @@ pub struct Args {
 
 /// Runs the command to its end.
 pub fn run(args: Args) -> Outcome {
-    launch(&World { ranks: args.ranks, command: args.command, output: Output::Prefixed })
+    let Args { ranks, keep_going, command } = args;
+    launch(&World { ranks, command, output: Output::Prefixed, keep_going })
 }
 
 /// Starts a world and waits until its last rank has ended.

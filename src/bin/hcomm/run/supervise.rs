@@ -21,8 +21,12 @@ const GRACE: Duration = Duration::from_secs(2);
 const GRACE_ASKED: Duration = Duration::from_secs(30);
 /// From SIGTERM to SIGKILL.
 const GRACE_TERM: Duration = Duration::from_secs(3);
-/// A rank that was killed takes others with it; their exits may be seen before its own by as much.
+/// A rank that was killed takes others with it; their exits, with whatever code, may be seen before its own by as much.
 const TOGETHER: Duration = Duration::from_millis(200);
+/// What a program gives that returns an error from `main`, as ranks do that see another fail.
+const ERROR: i32 = 1;
+/// What a program gives whose main thread panicked.
+const PANICKED: i32 = 101;
 /// What a command that can't be started gives, as in a shell.
 const NOT_STARTED: u8 = 127;
 /// Room for events: every rank ends once, and signals come one by one.
@@ -48,8 +52,7 @@ pub async fn supervise(world: &World) -> Result<u8, Failure> {
     let guard = Guard::start(meeting.directory()).inspect_err(|_| meeting.remove())?;
     let (all_ended, ended) = watch::channel(false);
     let (stdout, stderr) = (Stream::to(io::stdout()), Stream::to(io::stderr()));
-    let mut job =
-        Job { groups: Vec::new(), failed: Vec::new(), stage: Stage::Running, deadline: None, guard };
+    let mut job = Job::new(world, guard);
     for rank in 0..world.ranks {
         let mut child = match world.rank(rank, &meeting).spawn() {
             Ok(child) => child,
@@ -121,17 +124,33 @@ enum Stage {
     NotStarted,
 }
 
+/// A rank that failed by itself.
+struct Fallen {
+    at: Instant,
+    status: ExitStatus,
+    /// A signal of the user's ended it.
+    by_request: bool,
+}
+
 struct Job {
     /// The process group of each rank that runs.
     groups: Vec<Option<Pid>>,
-    /// Which ranks failed by themselves, when and with which code; a rank that a signal killed counts as such.
-    failed: Vec<(Instant, ExitStatus)>,
+    /// Those that failed, in the order in which it was seen; a rank that a signal killed counts as such.
+    failed: Vec<Fallen>,
+    /// Whether the others go on when a rank fails.
+    keep_going: bool,
     stage: Stage,
     deadline: Option<Instant>,
     guard: Guard,
 }
 
 impl Job {
+    fn new(world: &World, guard: Guard) -> Self {
+        let keep_going = world.keep_going;
+        let (groups, failed) = (Vec::new(), Vec::new());
+        Job { groups, failed, keep_going, stage: Stage::Running, deadline: None, guard }
+    }
+
     fn add(&mut self, id: Option<u32>) {
         let group = id.and_then(|id| Pid::from_raw(id as i32));
         group.into_iter().for_each(|group| self.guard.watch(group));
@@ -179,8 +198,8 @@ impl Job {
         if !by_request {
             say(format!("rank {rank} {}", describe(status)));
         }
-        self.failed.push((Instant::now(), status));
-        if self.stage == Stage::Running {
+        self.failed.push(Fallen { at: Instant::now(), status, by_request });
+        if self.stage == Stage::Running && !self.keep_going {
             self.stage = Stage::Failed;
             self.deadline = Some(Instant::now() + GRACE);
         }
@@ -226,18 +245,27 @@ impl Job {
         format!("rank{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
     }
 
-    /// That of the rank that failed first; of several at about the same time, of one that was killed.
     fn code(&self) -> u8 {
-        if self.stage == Stage::NotStarted {
-            return NOT_STARTED;
+        match first_to_fail(&self.failed) {
+            _ if self.stage == Stage::NotStarted => NOT_STARTED,
+            None => u8::from(matches!(self.stage, Stage::Terminated | Stage::Killed)),
+            Some(status) => code(status),
         }
-        let Some((first_time, first)) = self.failed.first() else {
-            return u8::from(matches!(self.stage, Stage::Terminated | Stage::Killed));
-        };
-        let together = self.failed.iter().take_while(|(time, _)| *time <= *first_time + TOGETHER);
-        let killed = together.map(|(_, status)| status).find(|status| status.signal().is_some());
-        code(*killed.unwrap_or(first))
     }
+}
+
+/// How the rank ended that failed first. Its end may be seen after those of its victims: one that a signal killed goes
+/// before others at about the same time, and before one that says no more than that there was an error go, as long as
+/// that may be its victim, those that crashed.
+fn first_to_fail(failed: &[Fallen]) -> Option<ExitStatus> {
+    let first = failed.first()?;
+    let within = |limit| failed.iter().take_while(move |next| next.at <= first.at + limit);
+    let killed = within(TOGETHER).find(|next| next.status.signal().is_some());
+    if killed.is_some() || first.status.code() != Some(ERROR) {
+        return Some(killed.unwrap_or(first).status);
+    }
+    let crashed = |next: &&Fallen| next.status.code().is_none_or(|code| code == PANICKED) && !next.by_request;
+    Some(within(GRACE).find(crashed).unwrap_or(first).status)
 }
 
 fn code(status: ExitStatus) -> u8 {
@@ -277,4 +305,55 @@ fn signal_name(number: i32) -> String {
     ];
     let known = names.iter().find(|(signal, _)| signal.as_raw() == number);
     known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When each rank failed, in ms, and how, as `wait` has it.
+    fn code_of<const N: usize>(ends: [(u64, i32); N]) -> Option<u8> {
+        let start = Instant::now();
+        let fallen = |(at, raw)| Fallen {
+            at: start + Duration::from_millis(at),
+            status: ExitStatus::from_raw(raw),
+            by_request: false,
+        };
+        first_to_fail(&ends.map(fallen)).map(code)
+    }
+
+    const fn exit(code: i32) -> i32 {
+        code << 8
+    }
+
+    #[test]
+    fn who_crashed_goes_before_who_saw_an_error() {
+        assert_eq!(code_of([]), None);
+        assert_eq!(code_of([(0, exit(1)), (5, exit(1)), (900, exit(101))]), Some(101));
+        assert_eq!(code_of([(0, exit(1)), (5, exit(101)), (900, Signal::ABORT.as_raw())]), Some(101));
+        assert_eq!(code_of([(0, exit(1)), (5, exit(3)), (900, Signal::ABORT.as_raw())]), Some(134));
+        assert_eq!(code_of([(0, exit(1)), (2500, exit(101))]), Some(1));
+        assert_eq!(code_of([(0, exit(1)), (5, exit(3))]), Some(1));
+    }
+
+    #[test]
+    fn the_first_to_fail_is_believed_unless_another_was_killed_just_then() {
+        assert_eq!(code_of([(0, exit(3)), (5, exit(101))]), Some(3));
+        assert_eq!(code_of([(0, exit(101)), (900, Signal::ABORT.as_raw())]), Some(101));
+        assert_eq!(code_of([(0, exit(101)), (5, Signal::KILL.as_raw()), (6, exit(1))]), Some(137));
+    }
+
+    #[test]
+    fn who_ends_by_a_signal_of_the_user_has_not_crashed() {
+        let fallen = |raw, by_request| {
+            let status = ExitStatus::from_raw(raw);
+            Fallen {
+                at: Instant::now() + Duration::from_millis(u64::from(by_request) * 900),
+                status,
+                by_request,
+            }
+        };
+        let failed = [fallen(exit(1), false), fallen(Signal::INT.as_raw(), true)];
+        assert_eq!(first_to_fail(&failed).map(code), Some(1));
+    }
 }

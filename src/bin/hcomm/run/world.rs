@@ -21,6 +21,8 @@ pub struct World {
     pub command: Vec<OsString>,
     /// Where their output goes.
     pub output: Output,
+    /// Whether the others go on when a rank fails.
+    pub keep_going: bool,
 }
 
 /// Where the output of ranks goes.

@@ -247,7 +247,7 @@ impl<'a> Case<'a> {
             advice.push(
                 "A process has ended, or can't be reached: look at its last output and its exit code, and in dmesg on its \
                  host for the out-of-memory killer; then whether the host is there. Communicator::rebuild goes on \
-                 without it."
+                 without it, under `hcomm run` with --keep-going."
                     .into(),
             );
         } else if is(ReportKind::Left) {
@@ -255,7 +255,7 @@ impl<'a> Case<'a> {
                 "Nothing has crashed: a rank has dropped or closed the communicator, or its program ended, before this \
                  call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
                  whether an error made it leave: its own output says so. Communicator::close waits for all; \
-                 Communicator::rebuild goes on without it."
+                 Communicator::rebuild goes on without it, under `hcomm run` with --keep-going."
                     .into(),
             );
         } else if is(ReportKind::Protocol) {
