@@ -178,6 +178,8 @@ fn what_cannot_be_started_is_told_once() {
     let told = stderr(&output);
     assert!(told.starts_with("hcomm: can't start rank 0, /nonexistent/program: "), "{told}");
     assert_eq!(told.lines().count(), 1);
+    let told = stderr(&hcomm(&["run", "-n", "1", "no-such-program"]));
+    assert!(told.ends_with("; one that is not in PATH is given as ./no-such-program\n"), "{told}");
 }
 
 #[test]

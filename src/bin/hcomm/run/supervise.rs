@@ -57,7 +57,7 @@ pub async fn supervise(world: &World) -> Result<u8, Failure> {
         let mut child = match world.rank(rank, &meeting).spawn() {
             Ok(child) => child,
             Err(error) => {
-                say(format!("can't start rank {rank}, {}: {error}", world.name()));
+                say(format!("can't start rank {rank}, {}: {error}{}", world.name(), world.hint(&error)));
                 job.signal_all(Signal::KILL);
                 job.stage = Stage::NotStarted;
                 break;
@@ -259,12 +259,15 @@ impl Job {
 /// that may be its victim, those that crashed.
 fn first_to_fail(failed: &[Fallen]) -> Option<ExitStatus> {
     let first = failed.first()?;
-    let within = |limit| failed.iter().take_while(move |next| next.at <= first.at + limit);
+    let within = |limit| {
+        let close = failed.iter().take_while(move |next| next.at <= first.at + limit);
+        close.filter(|next| !next.by_request)
+    };
     let killed = within(TOGETHER).find(|next| next.status.signal().is_some());
     if killed.is_some() || first.status.code() != Some(ERROR) {
         return Some(killed.unwrap_or(first).status);
     }
-    let crashed = |next: &&Fallen| next.status.code().is_none_or(|code| code == PANICKED) && !next.by_request;
+    let crashed = |next: &&Fallen| next.status.code().is_none_or(|code| code == PANICKED);
     Some(within(GRACE).find(crashed).unwrap_or(first).status)
 }
 
@@ -347,13 +350,13 @@ mod tests {
     fn who_ends_by_a_signal_of_the_user_has_not_crashed() {
         let fallen = |raw, by_request| {
             let status = ExitStatus::from_raw(raw);
-            Fallen {
-                at: Instant::now() + Duration::from_millis(u64::from(by_request) * 900),
-                status,
-                by_request,
-            }
+            Fallen { at: Instant::now(), status, by_request }
         };
-        let failed = [fallen(exit(1), false), fallen(Signal::INT.as_raw(), true)];
-        assert_eq!(first_to_fail(&failed).map(code), Some(1));
+        for code in [1, 7] {
+            let failed = [fallen(exit(code), false), fallen(Signal::INT.as_raw(), true)];
+            assert_eq!(first_to_fail(&failed).and_then(|status| status.code()), Some(code));
+        }
+        let asked = [fallen(Signal::INT.as_raw(), true), fallen(Signal::TERM.as_raw(), true)];
+        assert_eq!(first_to_fail(&asked).map(code), Some(130));
     }
 }

@@ -92,6 +92,13 @@ impl World {
         command
     }
 
+    /// What to do if the command can't be started.
+    pub fn hint(&self, error: &io::Error) -> String {
+        let name = self.name();
+        let by_path = name.contains('/') || error.kind() != io::ErrorKind::NotFound;
+        if by_path { String::new() } else { format!("; one that is not in PATH is given as ./{name}") }
+    }
+
     /// The command's name, for messages.
     pub fn name(&self) -> String {
         self.command[0].to_string_lossy().into_owned()
