@@ -1,6 +1,7 @@
-//! What goes wrong, as the user reads it.
+//! What the user reads: results, and what goes wrong.
 
 use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// How a command ends.
@@ -36,5 +37,19 @@ impl Failure {
 
 /// One message of this command itself, apart from what ranks write.
 pub fn say(message: impl Display) {
-    eprintln!("hcomm: {message}");
+    // Where nobody reads it, there is nobody to tell so.
+    let _ = writeln!(io::stderr(), "hcomm: {message}");
+}
+
+/// A line or more of a result. A reader who has seen enough (`| head`) is no failure: the rest is left out, and the
+/// command does what else it was asked for.
+pub fn print(text: impl Display) {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        say(format!("can't write to standard output: {error}"));
+        std::process::exit(1);
+    }
 }

@@ -5,9 +5,8 @@
 //! - [`plan`]: a plan as text and as a picture
 //! - [`why`]: reports of operations that did not end, for people
 //! - [`names`]: what the command line calls things
-//! - [`failure`]: how it all goes wrong
+//! - [`failure`]: what is printed, and how it all goes wrong
 
-#![allow(clippy::print_stdout, clippy::print_stderr)]
 #![warn(missing_docs)]
 
 mod bench;

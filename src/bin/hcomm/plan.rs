@@ -7,7 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw, verify};
 use hcomm::{DType, Rank};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, print};
 use crate::names::{self, Kind};
 
 const DETAILS: &str = "\
@@ -44,9 +44,9 @@ pub struct Args {
     /// Element type; the choice of an algorithm depends on bytes
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
-    /// Whose vector a broadcast gives to all
-    #[arg(long, default_value_t = 0, value_name = "R")]
-    root: u32,
+    /// Whose vector a broadcast gives to all [default: 0]
+    #[arg(long, value_name = "R")]
+    root: Option<u32>,
     /// Draws it into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -69,9 +69,12 @@ pub fn run(args: &Args) -> Outcome {
     let some = if kind.has_parts() { COUNT.next_multiple_of(ranks) } else { COUNT };
     let count = args.count.unwrap_or(some);
     let (count, dtype) = if kind == Kind::Barrier { (1, DType::U8) } else { (count, args.dtype) };
-    let Some(collective) = kind.collective(Rank(args.root)) else {
+    let Some(collective) = kind.collective(Rank(args.root.unwrap_or(0))) else {
         return Err(Failure::usage(format!("{kind} has no plan: messages go straight to their receiver")));
     };
+    if args.root.is_some() && kind != Kind::Broadcast {
+        return Err(Failure::usage(format!("--root is for broadcast: {kind} has none")));
+    }
     if kind.has_parts() && count % ranks != 0 {
         return Err(Failure::usage(format!(
             "{kind} needs equal parts: --count {count} is no multiple of -n {ranks}"
@@ -87,17 +90,17 @@ pub fn run(args: &Args) -> Outcome {
     let plan = verify(plan).map_err(Failure::other)?;
     let explanation = Explanation::new(choice, &plan, count, dtype.size());
     if kind == Kind::Barrier {
-        println!("A barrier is an all_reduce of one byte:\n");
+        print("A barrier is an all_reduce of one byte:\n");
     }
-    println!("{}", draw::text(&plan, count));
-    println!("{explanation}");
-    println!("{LETTERS}");
-    println!("verified: fingerprint {:016x}", plan.fingerprint());
+    print(draw::text(&plan, count));
+    print(explanation);
+    print(LETTERS);
+    print(format_args!("verified: fingerprint {:016x}", plan.fingerprint()));
     if let Some(path) = &args.svg {
         let picture = draw::svg(&plan, count, args.chunks);
         let written = std::fs::write(path, picture);
         written.map_err(|error| Failure::other(format!("can't write {}: {error}", path.display())))?;
-        println!("drawn: {}", path.display());
+        print(format_args!("drawn: {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::measure::Point;
 use super::settings::Settings;
+use crate::failure::print;
 use crate::names::Kind;
 
 /// Rank 0's output: a line per size, as soon as it is measured.
@@ -91,17 +92,17 @@ impl<'a> Table<'a> {
         };
         let dtype =
             if settings.kind == Kind::Barrier { String::new() } else { format!(" of {}", settings.dtype) };
-        println!(
+        print(format_args!(
             "# hcomm {}: {}{op}{dtype}, {} ranks, link {}{algorithm}{how}, {cpus} CPUs\n#",
             env!("CARGO_PKG_VERSION"),
             settings.kind,
             settings.ranks,
             settings.link.name(),
-        );
+        ));
         let shown = || COLUMNS.iter().filter(|column| column.is_for(settings.kind));
         for head in [|column: &Column| column.name, |column: &Column| column.unit] {
             let cells = shown().map(|column| format!("{:>1$}", head(column), column.width));
-            println!("#{}", cells.collect::<Vec<_>>().join(" ").trim_end());
+            print(format_args!("#{}", cells.collect::<Vec<_>>().join(" ").trim_end()));
         }
         Table { settings, points: Vec::new(), wrong: 0, busbw: Vec::new() }
     }
@@ -133,7 +134,7 @@ impl<'a> Table<'a> {
         ];
         let shown = COLUMNS.iter().zip(&cells).filter(|(column, _)| column.is_for(settings.kind));
         let line: Vec<String> = shown.map(|(column, cell)| format!("{:>1$}", cell, column.width)).collect();
-        println!(" {}", line.join(" "));
+        print(format_args!(" {}", line.join(" ")));
         self.wrong += point.wrong;
         self.busbw.push(busbw);
         self.points.push(Record {
@@ -160,12 +161,10 @@ impl<'a> Table<'a> {
     /// Prints the foot and writes the file.
     pub fn finish(self) -> Result<(), String> {
         let verdict = if self.wrong == 0 { "every element right" } else { "ELEMENTS WRONG" };
-        println!("#\n# {} wrong: {verdict}", self.wrong);
+        print(format_args!("#\n# {} wrong: {verdict}", self.wrong));
         if self.settings.kind != Kind::Barrier {
-            println!(
-                "# mean busbw of all sizes: {:.3} GB/s",
-                self.busbw.iter().sum::<f64>() / self.busbw.len() as f64
-            );
+            let mean = self.busbw.iter().sum::<f64>() / self.busbw.len() as f64;
+            print(format_args!("# mean busbw of all sizes: {mean:.3} GB/s"));
         }
         let Some(path) = &self.settings.json else { return Ok(()) };
         let text = serde_json::to_string_pretty(&self.points).map_err(|error| error.to_string())?;
