@@ -12,7 +12,9 @@ use crate::rank::{Rank, Seq, Tag};
 pub use report::{LinkKind, LinkReport, LinkState, RankReport, Report, ReportKind};
 
 /// Why a communicator could not be made.
-#[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
+///
+/// `Debug` is as `Display`, here and for [`Error`]: it is what a `main` that returns an error prints.
+#[derive(thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum InitError {
     /// An environment variable is missing, unreadable, or contradicts another.
@@ -21,7 +23,7 @@ pub enum InitError {
     Environment {
         /// What is wrong, and what to do.
         message: String,
-        /// Every variable looked at, with its value.
+        /// Every variable looked at, with its value if it is set.
         seen: String,
     },
     /// A setting that can't work.
@@ -151,6 +153,12 @@ pub enum InitError {
     },
 }
 
+impl fmt::Debug for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 fn clause(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("; {text}") }
 }
@@ -182,6 +190,10 @@ pub struct CallInfo {
 
 impl fmt::Display for CallInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operation == "barrier" {
+            // What it is made of is nobody's call.
+            return write!(f, "barrier({})", self.algorithm);
+        }
         write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
         if let Some(op) = self.op {
             write!(f, ", {op}")?;
@@ -225,7 +237,7 @@ impl fmt::Display for CallInfo {
 /// // The gradient comes back, with undefined contents.
 /// assert_eq!(failed.into_buffer().map(|gradient| gradient.len()), Some(8));
 /// ```
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Ranks called different things under the same number. The communicator can be used on.
@@ -396,15 +408,50 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl From<InitError> for Error {
     fn from(error: InitError) -> Self {
         Error::Init(Arc::new(error))
     }
 }
 
+/// Each call once, with those who call it; the fewest, who are mostly wrong, first.
 fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
-    let each: Vec<String> = calls.iter().map(|(rank, call)| format!("rank {rank} calls {call}")).collect();
-    each.join("; ")
+    let mut groups: Vec<(&CallInfo, Vec<Rank>)> = Vec::new();
+    for (rank, call) in calls {
+        match groups.iter_mut().find(|(known, _)| *known == call) {
+            Some((_, ranks)) => ranks.push(*rank),
+            None => groups.push((call, vec![*rank])),
+        }
+    }
+    groups.sort_by_key(|(_, ranks)| ranks.len());
+    let each = groups.iter().map(|(call, ranks)| match ranks[..] {
+        [rank] => format!("rank {rank} calls {call}"),
+        _ => format!("ranks {} call {call}", runs(ranks)),
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// "0–6, 8".
+fn runs(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let each = runs.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}–{last}"),
+    });
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// An operation's error, with the buffer that was handed in, if it could be given back safely.
@@ -454,6 +501,38 @@ mod tests {
         let found = boxed.source().and_then(|source| source.downcast_ref::<Error>());
         assert!(matches!(found, Some(Error::Closed { .. })));
         assert!(matches!(Error::from(InitError::Config("no".into())), Error::Init(_)));
+    }
+
+    #[test]
+    fn ranks_that_call_the_same_are_told_together() {
+        let call = |count| CallInfo {
+            operation: "all_reduce".into(),
+            dtype: DType::F32,
+            count,
+            op: Some(ReduceOp::Sum),
+            root: None,
+            tag: None,
+            algorithm: "ring".into(),
+        };
+        let barrier = CallInfo { operation: "barrier".into(), ..call(1) };
+        let mut calls: Vec<(Rank, CallInfo)> = (0..12).map(|rank| (Rank(rank), call(1000))).collect();
+        calls[7].1 = call(999);
+        (calls[9].1, calls[10].1) = (barrier.clone(), barrier);
+        let told = list_calls(&calls);
+        assert_eq!(
+            told,
+            "rank 7 calls all_reduce(999 × f32, sum, ring); ranks 9, 10 call barrier(ring); \
+             ranks 0–6, 8, 11 call all_reduce(1000 × f32, sum, ring)"
+        );
+    }
+
+    #[test]
+    fn what_main_prints_is_a_sentence() {
+        let init = InitError::Lost { who: "rank 1".into(), phase: "set-up".into(), reason: "reset".into() };
+        assert_eq!(format!("{init:?}"), "rank 1 went away during set-up: reset");
+        assert_eq!(format!("{:?}", Error::from(init)), "rank 1 went away during set-up: reset");
+        let error = Error::Protocol { rank: Rank(1), problem: "a frame of 0 bytes".into() };
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 
     #[test]

@@ -27,6 +27,9 @@ use crate::rank::Rank;
 
 const TOKEN: &str = "HCOMM_TOKEN";
 
+/// What to do where nothing has said who this process is.
+const START: &str = "start it with `hcomm run -n N -- PROGRAM` or torchrun, or use Communicator::builder()";
+
 /// Every variable that is looked at, in the order in which an error shows them.
 const VARIABLES: [&str; 12] = [
     "RANK",
@@ -55,8 +58,8 @@ pub(crate) fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Joi
 }
 
 fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
-    let rank = env.required::<u32>("RANK")?;
-    let world = env.required::<u32>("WORLD_SIZE")?;
+    let launched = |name| env.optional::<u32>(name)?.ok_or_else(|| format!("{name} is not set: {START}"));
+    let (rank, world) = (launched("RANK")?, launched("WORLD_SIZE")?);
     if rank >= world {
         return Err(format!("RANK {rank} doesn't exist in a world of WORLD_SIZE {world}"));
     }
@@ -89,9 +92,7 @@ fn rendezvous(env: &Env<'_>, world: u32) -> Result<Rendezvous, String> {
     let Some(host) = env.text("MASTER_ADDR") else {
         return match world {
             1 => Ok(Rendezvous::Root { address: String::new() }),
-            _ => {
-                Err("MASTER_ADDR is not set: start with a launcher (`hcomm run`, torchrun), or set it".into())
-            }
+            _ => Err(format!("MASTER_ADDR is not set: {START}")),
         };
     };
     let port = root_port(env)?;
@@ -105,7 +106,8 @@ fn root_port(env: &Env<'_>) -> Result<u16, String> {
     if let Some(port) = env.optional::<u16>("HCOMM_ROOT_PORT")? {
         return Ok(port);
     }
-    let port = env.required::<u16>("MASTER_PORT")?;
+    let port = env.optional::<u16>("MASTER_PORT")?;
+    let port = port.ok_or("MASTER_PORT is not set: set it to the port where rank 0 listens")?;
     let agent_store =
         env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if agent_store || env.text("TORCHELASTIC_RUN_ID").is_some() {
@@ -138,21 +140,19 @@ impl Env<'_> {
         text.parse().map(Some).map_err(|_| format!("{name} is not a number in range"))
     }
 
-    fn required<T: FromStr>(&self, name: &str) -> Result<T, String> {
-        self.optional(name)?.ok_or_else(|| format!("{name} is not set"))
-    }
-
     fn show(&self) -> String {
-        let each: Vec<String> =
-            VARIABLES.iter().map(|name| format!("{name}{}", self.show_value(name))).collect();
-        each.join(", ")
-    }
-
-    fn show_value(&self, name: &str) -> String {
-        match (self.lookup)(name) {
-            None => " (not set)".into(),
-            Some(_) if name == TOKEN => " (set, not shown)".into(),
-            Some(value) => format!("={value:?}"),
+        let (mut set, mut unset) = (Vec::new(), Vec::new());
+        for name in VARIABLES {
+            match (self.lookup)(name) {
+                None => unset.push(name),
+                Some(_) if name == TOKEN => set.push(format!("{name} (set, not shown)")),
+                Some(value) => set.push(format!("{name}={value:?}")),
+            }
+        }
+        match (set.join(", "), unset.join(", ")) {
+            (set, unset) if set.is_empty() => format!("none of {unset}"),
+            (set, unset) if unset.is_empty() => set,
+            (set, unset) => format!("{set}; not set: {unset}"),
         }
     }
 }
@@ -257,12 +257,14 @@ mod tests {
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_PORT_RANGE", "5")],
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HCOMM_TOKEN", &secret)],
         ];
-        for case in cases {
+        for (number, case) in cases.into_iter().enumerate() {
             let error = with(case).unwrap_err();
             let text = error.to_string();
             assert!(matches!(error, InitError::Environment { .. }), "{text}");
             assert!(VARIABLES.iter().all(|name| text.contains(name)), "{text}");
             assert!(!text.contains(&secret), "{text}");
+            let launcher_missing = [0, 1, 4].contains(&number);
+            assert_eq!(text.contains("hcomm run -n N -- PROGRAM"), launcher_missing, "{text}");
         }
     }
 }
