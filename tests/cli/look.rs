@@ -74,7 +74,7 @@ fn a_report_is_told() {
         "On communicator \"dp\":",
         "rank 1 has waited 12.3s in all_reduce #42 for rank 2",
         "rank 2 is at #40 and has not called #42",
-        "rank 2: its program has not come to this call",
+        "rank 2: the program has not come to this call",
         "What to do next:",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -115,6 +115,8 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("bench broadcast --algorithm ring", "ring has no broadcast"),
         ("bench send_recv --algorithm ring", "send_recv has no algorithm"),
         ("bench all_reduce --json /nonexistent/file", "can't write /nonexistent/file"),
+        ("plan all_reduce -n 3 --root 1", "--root is for broadcast: all_reduce has none"),
+        ("run -n 65 true", "65 is not in 1..=64"),
         ("run -n 0 true", "0 is not in 1.."),
         ("run -n 2", "<CMD>"),
         ("run true", "--ranks"),
@@ -127,6 +129,44 @@ fn wrong_arguments_are_told_what_is_possible() {
         assert!(told.starts_with("hcomm: ") && told.contains(part), "{arguments}: {told}");
         assert!(!told.contains("panicked"), "{told}");
     }
+}
+
+/// As `hcomm … | head` does it, but closed before the first byte.
+#[test]
+fn a_closed_output_is_no_failure() {
+    let file = scratch("closed.jsonl");
+    std::fs::write(&file, serde_json::to_string(&report(0, "")).unwrap()).unwrap();
+    let why = format!("why {}", file.display());
+    let bench = "bench all_reduce -e 8 --iters 7 --link";
+    for arguments in
+        ["plan barrier -n 4", &why, &format!("{bench} memory"), &format!("{bench} tcp"), "--help"]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output =
+            command(&arguments.split(' ').collect::<Vec<_>>()).stdout(writer).stderr(Stdio::piped()).output();
+        let output = output.unwrap();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{arguments}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn an_output_that_takes_nothing_is_told() {
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let output =
+        command(&["plan", "barrier", "-n", "2"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).starts_with("hcomm: can't write to standard output: "), "{output:?}");
+}
+
+/// Messages, too, may have no reader.
+#[test]
+fn closed_messages_are_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command(&["plan", "all_reduce", "-n", "65"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(2));
 }
 
 #[test]

@@ -43,10 +43,19 @@ impl<'a> Picture<'a> {
                 put(known.rank, Seen { operation, waits_for: &known.waits_for, age, completed });
             }
         }
-        let worth = |link: &&LinkReport| link.state != LinkState::Ready || link.retransmissions > 0;
-        let links = reports
-            .iter()
-            .flat_map(|report| report.links.iter().filter(worth).map(|link| (report.rank, link)));
+        // Who has reported himself was there, and what he has closed since explains nothing.
+        let gone_since = |report: &Report, link: &LinkReport| {
+            link.state == LinkState::Down
+                && !report.late.contains(&link.rank)
+                && reports.iter().any(|other| other.rank == link.rank)
+        };
+        let worth = |report: &Report, link: &LinkReport| {
+            link.retransmissions > 0 || link.state != LinkState::Ready && !gone_since(report, link)
+        };
+        let links = reports.iter().flat_map(|report| {
+            let worth = report.links.iter().filter(|link| worth(report, link));
+            worth.map(|link| (report.rank, link))
+        });
         let mut links: Vec<_> = links.collect();
         links.sort_by_key(|(from, link)| (*from, link.rank));
         links.dedup_by_key(|(from, link)| (*from, link.rank));

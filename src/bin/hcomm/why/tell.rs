@@ -80,27 +80,27 @@ impl Conduct {
 
     const fn cause(self) -> &'static str {
         match self {
-            Conduct::Silent => "its process has not started, is stopped, or can't be reached",
-            Conduct::Busy => "its program does something else and has not come back to this communicator",
-            Conduct::NotCalled => "its program has not come to this call, or leaves it out",
-            Conduct::Idle => "its program has not called the other side of this message",
-            Conduct::Elsewhere => "it is in another operation: ranks call in different orders",
-            Conduct::Unknown => "it has not done its part",
+            Conduct::Silent => "the process has not started, is stopped, or can't be reached",
+            Conduct::Busy => "the program does something else and has not come back to this communicator",
+            Conduct::NotCalled => "the program has not come to this call, or leaves it out",
+            Conduct::Idle => "the program has not called the other side of this message",
+            Conduct::Elsewhere => "in another operation: ranks call in different orders",
+            Conduct::Unknown => "what is waited for was not done",
         }
     }
 
     const fn advice(self) -> &'static str {
         match self {
             Conduct::Silent => {
-                "See whether its process is there (ps), is not stopped (state T: SIGSTOP, a debugger), and what it \
-                 wrote last; then whether its host can be reached."
+                "See whether the process is there (ps), is not stopped (state T: SIGSTOP, a debugger), and what it \
+                 wrote last; then whether the host can be reached."
             }
             Conduct::Busy => {
-                "Look what its threads do (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). Long work and \
+                "Look what the program's threads do (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). Long work and \
                  blocking calls belong on a thread of their own, not on the runtime's."
             }
             Conduct::NotCalled => {
-                "Look where it is (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). A collective under a \
+                "Look where the program is (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). A collective under a \
                  condition that differs between ranks (if rank == 0, a shorter last batch) is the usual reason."
             }
             Conduct::Idle => "Compare the peer ranks and tags of send and recv on both sides.",
@@ -108,7 +108,7 @@ impl Conduct {
                 "Compare the order of calls of these ranks: all ranks call the collectives of a communicator in the \
                  same order, with the same arguments."
             }
-            Conduct::Unknown => "Look at its log, and where it is (gdb -p PID, or py-spy dump).",
+            Conduct::Unknown => "Look at the log, and where the program is (gdb -p PID, or py-spy dump).",
         }
     }
 }
@@ -183,11 +183,14 @@ impl<'a> Case<'a> {
     }
 
     fn states(&self, text: &mut String) {
-        if self.late.is_empty() {
+        // Of one without a state there may be a line above: what it was in.
+        let known = |rank: &Rank| self.picture.ranks.contains_key(rank);
+        let mut told = self.late.iter().filter(|(rank, state)| state.is_some() || !known(rank)).peekable();
+        if told.peek().is_none() {
             return;
         }
         *text += "\nWho is waited for:\n";
-        for (rank, state) in &self.late {
+        for (rank, state) in told {
             let _ = writeln!(text, "  rank {rank} {}", state.unwrap_or("has told nothing about itself"));
         }
     }
@@ -208,8 +211,9 @@ impl<'a> Case<'a> {
 
     fn causes(&self) -> Vec<String> {
         let mut causes: Vec<String> = Vec::new();
-        for report in &self.reports {
-            if !report.cause.is_empty() && !causes.contains(&report.cause) {
+        let mut events: BTreeSet<&str> = BTreeSet::new();
+        for report in self.reports.iter().filter(|report| !report.cause.is_empty()) {
+            if events.insert(event(report)) {
                 causes.push(report.cause.clone());
             }
         }
@@ -252,9 +256,9 @@ impl<'a> Case<'a> {
             );
         } else if is(ReportKind::Left) {
             advice.push(
-                "Nothing has crashed: a rank has dropped or closed the communicator, or its program ended, before this \
+                "No process was killed: a rank has dropped or closed the communicator, or its program ended, before this \
                  call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
-                 whether an error made it leave: its own output says so. Communicator::close waits for all; \
+                 whether an error or a panic made it leave: its own output says so. Communicator::close waits for all; \
                  Communicator::rebuild goes on without it, under `hcomm run` with --keep-going."
                     .into(),
             );
@@ -282,6 +286,14 @@ impl<'a> Case<'a> {
         }
         advice
     }
+}
+
+/// What happened, without what each rank says in its own way: which call of its own it met, how the end of another was
+/// seen.
+fn event(report: &Report) -> &str {
+    let place = format!(" on \"{}\": ", report.communicator);
+    let what = report.cause.split_once(&place).map_or(report.cause.as_str(), |(_, what)| what);
+    what.split_once(" is lost: ").map_or(what, |(who, _)| who)
 }
 
 pub fn ranks(list: &[Rank]) -> String {
@@ -330,7 +342,7 @@ mod tests {
             false,
         );
         assert!(text.contains("rank 0 has waited 12.3s in all_reduce #42 for rank 2"), "{text}");
-        assert!(text.contains("- rank 2: its program has not come to this call"), "{text}");
+        assert!(text.contains("- rank 2: the program has not come to this call"), "{text}");
         assert_eq!(text.matches("is at #40").count(), 1, "{text}");
     }
 
@@ -396,6 +408,41 @@ mod tests {
     }
 
     #[test]
+    fn one_event_is_told_once_however_ranks_see_it() {
+        let lost = |rank, call: &str, seen: &str| {
+            let mut told = report(rank, call, 3, 2, "is in");
+            told.cause = format!("{call} #3 on \"dp\": rank 2 (host b) is lost: {seen}");
+            told
+        };
+        let (reset, closed) =
+            (lost(0, "all_reduce", "reset by peer"), lost(1, "barrier", "closed without goodbye"));
+        let text = tell(&[reset.clone(), closed], false);
+        assert_eq!(text.matches("is lost").count(), 1, "{text}");
+        let mut other = lost(1, "barrier", "reset by peer");
+        other.cause = other.cause.replace("rank 2", "rank 3");
+        assert_eq!(tell(&[reset, other], false).matches("is lost").count(), 2);
+    }
+
+    /// It has reported and ended a moment before the other wrote.
+    #[test]
+    fn a_link_to_a_rank_that_reports_itself_is_no_trouble_unless_it_is_waited_for() {
+        let link = json!({
+            "rank": 1, "kind": "Tcp", "state": "Down", "address": "host b", "sent_bytes": 5, "received_bytes": 6,
+            "sent_frames": 1, "received_frames": 1, "retransmissions": 0, "rtt_us": 200, "best_bytes_per_s": 0,
+        });
+        let first = |late| {
+            let mut told = report(0, "all_reduce", 1, late, "has not called #1");
+            told.links = vec![serde_json::from_value(link.clone()).unwrap()];
+            told
+        };
+        let other = report(1, "all_reduce", 1, 2, "has not called #1");
+        let told =
+            |late| tell(&[first(late), other.clone()], false).contains("rank 0 to rank 1 (host b): down");
+        assert!(!told(2) && told(1));
+        assert!(tell(&[first(2)], false).contains("rank 0 to rank 1 (host b): down"));
+    }
+
+    #[test]
     fn the_newest_run_is_told_and_the_others_when_asked() {
         let mut old = report(0, "all_reduce", 1, 2, "has not called #1");
         (old.run, old.unix_ms, old.waited) = ("b".into(), 1000, Duration::from_secs(77));
@@ -421,7 +468,7 @@ mod tests {
         let lost = of(ReportKind::PeerLost);
         assert!(lost.contains("exit code") && !lost.contains(more_time) && !lost.contains("gdb"), "{lost}");
         let left = of(ReportKind::Left);
-        assert!(left.contains("Nothing has crashed") && !left.contains("exit code"), "{left}");
+        assert!(left.contains("No process was killed") && !left.contains("exit code"), "{left}");
         let mismatch = of(ReportKind::Mismatch);
         assert!(mismatch.contains("Compare the calls above") && !mismatch.contains(more_time), "{mismatch}");
         assert!(mismatch.contains("call different things"), "{mismatch}");
