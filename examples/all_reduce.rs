@@ -1,4 +1,6 @@
-//! Ranks sum a vector. Start with `hcomm run -n 4 -- target/release/examples/all_reduce`, or under torchrun.
+//! Ranks sum a vector. It needs a launcher: `cargo build --release --example all_reduce`, then
+//! `hcomm run -n 4 -- target/release/examples/all_reduce` (`hcomm` comes by `cargo install --path . --features cli`), or
+//! torchrun.
 
 #![allow(clippy::print_stdout, reason = "an example shows its result")]
 

@@ -30,7 +30,8 @@
 //!
 //! # Ranks as processes
 //!
-//! Under `hcomm run -n 4 -- PROGRAM`, or torchrun, each process joins what its environment describes:
+//! Under `hcomm run -n 4 -- PROGRAM`, or torchrun, each process joins what its environment describes. The command comes
+//! with the feature `cli`: `cargo install --path . --features cli`.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {

@@ -24,6 +24,9 @@ const DETAILS: &str = "\
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port) as under \
 torchrun, and HCOMM_RENDEZVOUS and HCOMM_TOKEN, so that Communicator::from_env() works without further settings.
 
+With HCOMM_REPORT=FILE in the environment, ranks write reports of operations that fail to that file; `hcomm why FILE` \
+tells what they say.
+
 Output comes line by line with `[rank] ` before it. Standard input goes to rank 0, unless it is a terminal.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT \
@@ -37,6 +40,7 @@ If this command itself is killed, a guard process of its own ends the ranks.
 Examples:
   hcomm run -n 4 -- ./train --epochs 3
   hcomm run -n 4 --keep-going -- ./serve   three go on when one fails
+  HCOMM_REPORT=r.jsonl hcomm run -n 4 -- ./train; hcomm why r.jsonl
   hcomm run -n 2 env                       see what a rank gets
   hcomm run -n 3 -- sh -c 'exit $RANK'     rank 1 or 2 fails";
 

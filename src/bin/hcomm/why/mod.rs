@@ -12,9 +12,12 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::failure::{Failure, Outcome, say};
+use crate::failure::{Failure, Outcome, print, say};
 
 const DETAILS: &str = "\
+Reports come from the environment variable HCOMM_REPORT=FILE, under `hcomm run` or any other launcher, or from \
+Communicator::report_to: every operation that fails, also by its deadline, is a line of that file.
+
 Reads what ranks report about operations that do not end: JSON, one report per line, an array of reports, or \
 {\"reports\": [...]}; of one rank or of many. Puts the reports of all ranks together: for each communicator, who waits in which operation \
 for whom and since when, how far all have come, what each rank was in, also one that is lost and whose state others \
@@ -22,6 +25,7 @@ know, who waits for each other in a circle, links that are down or slow or send 
 next.
 
 Examples:
+  HCOMM_REPORT=report.jsonl hcomm run -n 4 -- ./train
   hcomm why report.jsonl
   cat rank*.jsonl | hcomm why -";
 
@@ -58,6 +62,6 @@ pub fn run(args: &Args) -> Outcome {
     if found.reports.is_empty() {
         return Err(Failure::other(format!("{name} has no report in it")));
     }
-    print!("{}", tell::tell(&found.reports, args.all));
+    print(tell::tell(&found.reports, args.all).trim_end());
     Ok(ExitCode::SUCCESS)
 }
