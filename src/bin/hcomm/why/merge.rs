@@ -50,7 +50,7 @@ impl<'a> Picture<'a> {
                 && reports.iter().any(|other| other.rank == link.rank)
         };
         let worth = |report: &Report, link: &LinkReport| {
-            link.retransmissions > 0 || link.state != LinkState::Ready && !gone_since(report, link)
+            (link.state != LinkState::Ready || link.retransmissions > 0) && !gone_since(report, link)
         };
         let links = reports.iter().flat_map(|report| {
             let worth = report.links.iter().filter(|link| worth(report, link));

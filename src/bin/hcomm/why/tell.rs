@@ -428,7 +428,7 @@ mod tests {
     fn a_link_to_a_rank_that_reports_itself_is_no_trouble_unless_it_is_waited_for() {
         let link = json!({
             "rank": 1, "kind": "Tcp", "state": "Down", "address": "host b", "sent_bytes": 5, "received_bytes": 6,
-            "sent_frames": 1, "received_frames": 1, "retransmissions": 0, "rtt_us": 200, "best_bytes_per_s": 0,
+            "sent_frames": 1, "received_frames": 1, "retransmissions": 1, "rtt_us": 200, "best_bytes_per_s": 0,
         });
         let first = |late| {
             let mut told = report(0, "all_reduce", 1, late, "has not called #1");
