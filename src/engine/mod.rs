@@ -20,6 +20,7 @@
 
 pub(crate) mod call;
 pub(crate) mod channel;
+mod circle;
 pub(crate) mod core;
 mod doubtful;
 pub(crate) mod family;
@@ -34,6 +35,7 @@ mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
 mod order;
+mod panicked;
 mod peer;
 mod point;
 pub(crate) mod program;

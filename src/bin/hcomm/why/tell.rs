@@ -69,6 +69,7 @@ enum Conduct {
 impl Conduct {
     fn of(state: &str) -> Self {
         let words = [
+            ("but is in ", Conduct::Elsewhere),
             ("busy elsewhere", Conduct::Busy),
             ("has not been heard from", Conduct::Silent),
             ("has not called", Conduct::NotCalled),
@@ -106,7 +107,7 @@ impl Conduct {
             Conduct::Idle => "Compare the peer ranks and tags of send and recv on both sides.",
             Conduct::Elsewhere => {
                 "Compare the order of calls of these ranks: all ranks call the collectives of a communicator in the \
-                 same order, with the same arguments."
+                 same order, with the same arguments; and wait on several communicators in the same order."
             }
             Conduct::Unknown => "Look at its log, and where it is (gdb -p PID, or py-spy dump).",
         }
@@ -260,6 +261,12 @@ impl<'a> Case<'a> {
             );
         } else if is(ReportKind::Protocol) {
             advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
+        } else if said("called in different orders") {
+            advice.push(
+                "Compare the order in which these ranks wait on the communicators named above: all ranks wait in the same \
+                 order, or begin the calls on all of them before awaiting any: operations begin at the call."
+                    .into(),
+            );
         } else if said("wait for each other") || self.picture.cycle().is_some() {
             advice.push(
                 "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
