@@ -6,7 +6,8 @@
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
-//!   and [`reports`]: how it is told; `log`: where that is written
+//!   and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
+//!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
