@@ -257,7 +257,7 @@ pub enum Error {
     /// The communicator can be used on, by the late ranks too: they are told when they call.
     #[error("{0}")]
     Deadline(Box<Report>),
-    /// A rank's process has crashed or was killed, or its host can't be reached. The communicator has failed with it:
+    /// A rank's process has crashed or was killed, its thread has panicked, or its host can't be reached. The communicator has failed with it:
     /// every later call says so, until it is [rebuilt](crate::Communicator::rebuild).
     #[error("{operation} {seq} on \"{communicator}\": rank {rank} ({host}) is lost: {cause}")]
     #[non_exhaustive]

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use common::processes::{Processes, Role, say};
-use common::{GENEROUS, assert_usable, meeting_place};
+use common::{GENEROUS, LINKS, assert_usable, connect, meeting_place, run};
 use hcomm::{Communicator, Error, LinkKind, LinkState, Rank, ReduceOp, Report, ReportKind, Seq};
 use rustix::process::Signal;
 
@@ -154,4 +155,68 @@ fn a_rank_that_leaves_in_order_is_no_crash() {
         "{text}"
     );
     std::fs::remove_file(path).unwrap();
+}
+
+/// Ranks wait on two communicators in opposite order: whose deadline passes is told of the circle.
+#[test]
+fn communicators_in_opposite_order_are_told_as_a_circle() {
+    /// Long enough for the others to have told where they are.
+    const LIMIT: Duration = Duration::from_millis(1500);
+    for link in LINKS {
+        run(connect(link, 2), move |mut comm| {
+            let mut copy = comm.dup().wait().unwrap();
+            assert_usable(&mut comm);
+            let first = comm.rank() == Rank(0);
+            let names = [comm.name().to_string(), copy.name().to_string()];
+            let error = if first {
+                comm.barrier().timeout(LIMIT).wait().unwrap_err().error
+            } else {
+                copy.all_reduce(vec![1u8; 3], ReduceOp::Sum).wait().unwrap_err().error
+            };
+            if first {
+                let Error::Deadline(report) = &error else { panic!("{link:?}: {error}") };
+                let text = format!("{link:?}: {error}");
+                assert_eq!((report.rank, &report.late[..]), (Rank(0), &[Rank(1)][..]), "{text}");
+                let state = &report.states[0].1;
+                assert!(state.contains("has not called #2, but is in all_reduce(3 × u8"), "{text}");
+                let there = format!("#0 on \"{}\", waiting for 0", names[1]);
+                assert!(state.contains(&there) && !state.contains("busy"), "{text}");
+                for part in [
+                    "ranks wait for each other, on communicators called in different orders: ",
+                    &format!("rank 0 in barrier #2 on \"{}\" for rank 1", names[0]),
+                    &format!("#0 on \"{}\" for rank 0", names[1]),
+                ] {
+                    assert!(report.cause.contains(part), "{part}: {text}");
+                }
+                drop(comm);
+                drop(copy);
+            } else {
+                // The other one gave up, and left.
+                assert!(matches!(error, Error::Left { rank: Rank(0), .. }), "{link:?}: {error}");
+            }
+        });
+    }
+}
+
+/// Who computes is in no circle, even if it was waited for on another communicator before.
+#[test]
+fn a_rank_that_has_come_back_from_another_communicator_is_in_no_circle() {
+    for link in LINKS {
+        let told = Arc::new(Barrier::new(2));
+        run(connect(link, 2), move |mut comm| {
+            let mut copy = comm.dup().wait().unwrap();
+            if comm.rank() == Rank(0) {
+                let waiting = comm.barrier().timeout(Duration::from_millis(600));
+                // The other one waits there when it is asked the first time.
+                std::thread::sleep(Duration::from_millis(300));
+                copy.barrier().wait().unwrap();
+                let error = waiting.wait().unwrap_err().error;
+                let Error::Deadline(report) = &error else { panic!("{link:?}: {error}") };
+                assert_eq!((&report.late[..], &report.cause[..]), (&[Rank(1)][..], ""), "{link:?}: {error}");
+            } else {
+                copy.barrier().wait().unwrap();
+            }
+            told.wait();
+        });
+    }
 }

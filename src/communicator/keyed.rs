@@ -140,6 +140,9 @@ impl Communicator {
 
 /// The calls under one key of a communicator, as [`Communicator::keyed`] hands them out to one at a time: dropping it lets
 /// others have the key. Operations in flight go on.
+///
+/// If it is dropped because its thread panics, the key is closed: others that wait under it are told of a lost rank, and
+/// calls under it are refused here. The communicator is of use without it.
 #[must_use = "a key is for calls under it, and nobody else has it meanwhile"]
 pub struct Keyed {
     key: Arc<str>,
@@ -260,6 +263,9 @@ impl fmt::Debug for Keyed {
 impl Drop for Keyed {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
+            if std::thread::panicking() {
+                stream.engine.abandon(stream.channel);
+            }
             self.keys.give_back(&self.key, stream);
         }
     }

@@ -51,8 +51,8 @@ pub(crate) struct Channel {
     pub failure_told: bool,
     /// Its handle is gone; it closes once nothing is in flight.
     pub closing: bool,
-    /// The communicator whose key it is for will not be used again; it closes once nothing is in flight, and keeps its place
-    /// as long as somebody has the key.
+    /// It will not be used again, as its communicator if it is for a key, or as the thread that has it panics; it closes once
+    /// nothing is in flight, and keeps its place as long as somebody has it.
     pub winding_up: bool,
     /// The others have been told that it will not be used again.
     pub parted: bool,
@@ -60,6 +60,8 @@ pub(crate) struct Channel {
     pub late: Option<Error>,
     /// Per rank, once all it sent has come: the first number that it will not call.
     pub closed: Vec<Option<u64>>,
+    /// Per rank, whether it closed because its thread panicked; of this one, whether it does.
+    pub panicked: Vec<bool>,
     /// On how many of its connections each rank has said so.
     pub closes: Vec<u8>,
     /// What each rank called last, as it said when it closed.
@@ -162,6 +164,7 @@ impl Channel {
             parted: false,
             late: None,
             closed: vec![None; ranks],
+            panicked: vec![false; ranks],
             closes: vec![0; ranks],
             parting: vec![Vec::new(); ranks],
             statuses: (0..ranks).map(|_| None).collect(),

@@ -19,16 +19,16 @@ impl State {
         let (mut calls, mut aborted) = (Vec::new(), None);
         // Who was told that nothing will be called knows.
         let mut known = channel.parted;
-        let mut refusal = channel.failure(&request);
+        // Who disagreed may be lost because of it.
+        let late = if collective { channel.late.take() } else { None };
+        let mut refusal = late.or_else(|| channel.failure(&request));
         if collective {
-            let late = channel.late.take();
             for tomb in channel.exhume(request.seq) {
                 match tomb.verdict {
                     Verdict::Contradicted(call) => calls.push((tomb.by, call)),
                     Verdict::Aborted(cause) => aborted = Some(channel.aborted(&request, tomb.by, cause)),
                 }
             }
-            refusal = refusal.or(late);
         }
         // Given up while it waited for room, or for whoever drove.
         if op.is_cancelled() && collective {

@@ -25,8 +25,6 @@ use crate::link::frame::{ASK, Header, Kind, Outgoing};
 
 /// Bytes of a key at most: a path through a model; it goes into names and reports.
 pub(crate) const KEY_BYTES_MAX: usize = 256;
-/// Characters told of what a rank does under another key at most: a call, and a key.
-const ELSEWHERE_MAX: usize = 500;
 
 /// Whose key a channel is for.
 #[derive(Clone, Debug)]
@@ -190,20 +188,6 @@ impl State {
             self.io.control(peer, Outgoing::with_body(header, encode(&status)));
         }
         true
-    }
-
-    /// The oldest operation in flight on a communicator or under one of its keys, in words.
-    pub(super) fn elsewhere(&self, parent: u64) -> Option<String> {
-        let is_in = |index: usize| {
-            let channel = self.channels[index].as_ref()?;
-            let family = channel.family.as_ref().map_or(channel.id, |family| family.parent);
-            (family == parent).then(|| channel.name.clone())
-        };
-        let flights =
-            self.flights().filter_map(|flight| Some((flight.head(), is_in(flight.head().channel)?)));
-        let (head, name) = flights.min_by_key(|(head, _)| head.started)?;
-        let text = format!("{} #{} on {name}", head.desc.info(), head.seq);
-        Some(text.chars().take(ELSEWHERE_MAX).collect())
     }
 
     /// A communicator is closed here, or has failed: nobody will ask for the keys of it that only others have asked for.

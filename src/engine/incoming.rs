@@ -194,7 +194,7 @@ impl State {
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Rebuild => self.on_view(index, from, &bytes),
             Kind::Key => self.check_key(index, header, &bytes),
-            Kind::Close => self.said_close(index, from, header.number, &bytes),
+            Kind::Close => self.said_close(index, from, header, &bytes),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
         }
     }

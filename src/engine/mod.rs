@@ -6,7 +6,8 @@
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
-//!   and [`reports`]: how it is told; `log`: where that is written
+//!   and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
+//!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
@@ -20,6 +21,7 @@
 
 pub(crate) mod call;
 pub(crate) mod channel;
+mod circle;
 pub(crate) mod core;
 mod doubtful;
 pub(crate) mod family;
@@ -34,6 +36,7 @@ mod matching;
 #[cfg(all(test, hcomm_loom))]
 mod models;
 mod order;
+mod panicked;
 mod peer;
 mod point;
 pub(crate) mod program;

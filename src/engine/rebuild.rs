@@ -232,7 +232,7 @@ impl State {
             let told = match (&views[*rank], &channel.statuses[*rank]) {
                 (Some(_), _) => "has called rebuild and sees other ranks gone".to_string(),
                 (None, Some((seen, status))) => {
-                    let what = status.describe(waiting.head.seq, true, *seen, self.now);
+                    let what = status.describe(waiting.head.seq, true, *seen, self.now, &channel.members);
                     format!("has not called rebuild; {what}")
                 }
                 (None, None) => "has not called rebuild, and has not been heard from".to_string(),

@@ -94,6 +94,11 @@ impl State {
         if waits_for.len() > ranks || waits_for.iter().any(|rank| *rank as usize >= ranks) {
             return Err(format!("waits for ranks that a communicator of {ranks} does not have"));
         }
+        let elsewhere = status.elsewhere.as_ref().map_or(&[][..], |elsewhere| &elsewhere.waits_for);
+        let world = self.peers.len();
+        if elsewhere.len() > world || elsewhere.iter().any(|rank| *rank as usize >= world) {
+            return Err(format!("waits for ranks that a world of {world} does not have"));
+        }
         let peer = channel.members[from] as usize;
         channel.statuses[from] = Some((now, status));
         if header.digest != 0 {
@@ -198,12 +203,15 @@ impl State {
         let (late, cycle) = culprits(channel.rank, &waits, seq, point, &channel.statuses);
         let states = late.iter().map(|rank| {
             let state = match &channel.statuses[*rank] {
-                Some((seen, status)) => status.describe(seq, point, *seen, now),
+                Some((seen, status)) => status.describe(seq, point, *seen, now, &channel.members),
                 None => "has not been heard from: not started, stopped, or cut off".to_string(),
             };
             (Rank(*rank as u32), state)
         });
         let mut cause = if cycle.is_empty() { uncalled_key(channel, &late, seq) } else { cycle };
+        if cause.is_empty() {
+            cause = self.circle(channel, &call, seq, &waits);
+        }
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
             && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].first_unexpected())
             && other.tag != tag.0

@@ -143,6 +143,13 @@ impl State {
         Some((op, request))
     }
 
+    /// All of a communicator that wait: they will not begin.
+    pub(super) fn take_delayed(&mut self, index: usize) -> Vec<(Arc<Op>, Request)> {
+        let Some(channel) = self.channels[index].as_mut() else { return Vec::new() };
+        self.room.delayed -= channel.delayed.len();
+        channel.delayed.drain(..).map(|(op, request, _)| (op, request)).collect()
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         let kept: usize = self.channels.iter().flatten().map(|channel| channel.kept_bytes()).sum();
         Usage {

@@ -141,6 +141,15 @@ impl Engine {
         self.shared.drive();
     }
 
+    /// The thread that has a communicator or a key of one panics: the others are told of a lost rank.
+    pub(crate) fn abandon(&self, channel: usize) {
+        self.shared.with_core(|core| {
+            self.shared.begin_submitted(core);
+            core.state.abandon(channel);
+        });
+        self.shared.drive();
+    }
+
     /// Begins a call now: what can leave leaves.
     pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
         let shared = &self.shared;

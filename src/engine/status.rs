@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::circle::Elsewhere;
 use crate::error::CallInfo;
 
 /// What a rank tells about itself on one communicator.
@@ -15,9 +16,9 @@ pub(crate) struct Status {
     pub current: Option<Current>,
     /// How long ago its program last polled anything here, in milliseconds.
     pub unpolled_ms: u64,
-    /// If it waits in nothing on this communicator: what it waits in on the one whose key this is for, or under another
-    /// key.
-    pub elsewhere: Option<String>,
+    /// If it waits in nothing on this communicator: what it waits in on the one whose key this is for, under another key,
+    /// or on another communicator.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +32,15 @@ pub(crate) struct Current {
 const BUSY: Duration = Duration::from_millis(100);
 
 impl Status {
-    /// The state of a rank that `seq` waits for, in words.
-    pub(crate) fn describe(&self, seq: u64, point: bool, seen: Instant, now: Instant) -> String {
+    /// The state of a rank that `seq` waits for, in words, for the members of the communicator.
+    pub(crate) fn describe(
+        &self,
+        seq: u64,
+        point: bool,
+        seen: Instant,
+        now: Instant,
+        members: &[u32],
+    ) -> String {
         let age = now.saturating_duration_since(seen);
         let what = match &self.current {
             Some(current) => {
@@ -48,12 +56,15 @@ impl Status {
             None if self.next == seq => format!("has not called #{seq}"),
             None => format!("is at #{} and has not called #{seq}", self.next),
         };
+        let busy = Duration::from_millis(self.unpolled_ms);
         let elsewhere = match &self.elsewhere {
-            Some(elsewhere) if self.current.is_none() => format!(", but is in {elsewhere}"),
+            // A thread that waits there polls nothing.
+            Some(elsewhere) if self.current.is_none() => {
+                format!(", but is in {}", elsewhere.describe(members))
+            }
+            _ if busy > BUSY => format!(", busy elsewhere for {busy:.1?}"),
             _ => String::new(),
         };
-        let busy = Duration::from_millis(self.unpolled_ms);
-        let busy = if busy > BUSY { format!(", busy elsewhere for {busy:.1?}") } else { String::new() };
-        format!("{what}{elsewhere}{busy} (told {age:.1?} ago)")
+        format!("{what}{elsewhere} (told {age:.1?} ago)")
     }
 }

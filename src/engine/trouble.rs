@@ -10,7 +10,7 @@ use super::peer::Standing;
 use super::state::{Flight, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
-use crate::link::frame::{ASK, CONTROL_MAX, Header, Kind, Outgoing, POINT, TO_SENDER};
+use crate::link::frame::{ASK, CONTROL_MAX, Header, Kind, Outgoing, PANICKED, POINT, TO_SENDER};
 use crate::rank::{Rank, Seq};
 
 /// How long a contradicted operation waits to learn what everybody called.
@@ -345,15 +345,15 @@ impl State {
         self.fail(index, rank, &self.peers[peer].label.clone(), &cause);
     }
 
-    fn fail(&mut self, index: usize, rank: usize, host: &str, cause: &str) {
+    pub(super) fn fail(&mut self, index: usize, rank: usize, host: &str, cause: &str) {
         self.give_up(index, rank);
-        let Some(channel) = self.channels[index].as_mut() else { return };
+        let Some(channel) = &self.channels[index] else { return };
         if channel.failed.is_some() || channel.rank == rank {
             return;
         }
         // Whoever has said so here has left in order, even if its end looked otherwise to another rank.
-        let standing = &self.peers[channel.members[rank] as usize].standing;
-        let left = channel.closed[rank].is_some() || *standing == Standing::Left;
+        let left = self.has_left_in_order(channel, rank);
+        let Some(channel) = self.channels[index].as_mut() else { return };
         let communicator = channel.name.to_string();
         let rank = Rank(rank as u32);
         let error = |operation: &str, seq| {
@@ -452,7 +452,8 @@ impl State {
         channel.parted = true;
         let closed = Error::Closed { communicator: channel.name.to_string() };
         channel.failed.get_or_insert(closed);
-        let header = Header::new(Kind::Close, channel.id, channel.called);
+        let mut header = Header::new(Kind::Close, channel.id, channel.called);
+        header.flags = if channel.panicked[channel.rank] { PANICKED } else { 0 };
         let (members, rank) = (channel.members.clone(), channel.rank);
         let calls = encode(&channel.last_calls());
         self.broadcast(index, header, &calls);
@@ -470,7 +471,7 @@ impl State {
         &mut self,
         index: usize,
         rank: usize,
-        called: u64,
+        header: &Header,
         calls: &[u8],
     ) -> Result<(), String> {
         let calls = if calls.is_empty() { Vec::new() } else { decode(calls)? };
@@ -483,7 +484,8 @@ impl State {
         channel.closes[rank] += 1;
         channel.parting[rank].extend(calls);
         if channel.closes[rank] == connections {
-            self.on_close(index, rank, called);
+            channel.panicked[rank] = header.flags & PANICKED != 0;
+            self.on_close(index, rank, header.number);
         }
         Ok(())
     }
@@ -497,6 +499,7 @@ impl State {
         for key in self.keys_on(index) {
             self.part_with_closed(key);
         }
+        self.fail_panicked(index, rank);
         self.closes_keys(index, rank);
     }
 
@@ -526,7 +529,12 @@ impl State {
             return;
         }
         // A contradiction that nobody was told of may be why this one leaves.
-        let late = self.channels[index].as_mut().and_then(|channel| channel.late.take());
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let late = channel.late.take();
+        if late.is_none() && channel.panicked[rank] {
+            // All on this communicator fail with it.
+            return;
+        }
         let error = late.unwrap_or_else(|| self.has_left(index, rank, desc.operation, seq));
         self.finish(key, Err(error));
     }
@@ -590,6 +598,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::circle::Elsewhere;
     use super::super::status::{Current, Status};
     use super::*;
     use crate::element::{DType, ReduceOp};
@@ -620,13 +629,26 @@ mod tests {
             ..Report::default()
         };
         let current = Current { seq: 3, call: call.clone(), waits_for: vec![0, 1, 300] };
+        let elsewhere = Elsewhere {
+            call: "barrier".into(),
+            seq: 2,
+            communicator: "world/0".into(),
+            channel: 77,
+            collective: true,
+            waits_for: vec![0, 300],
+        };
         [
             encode(&Cause::Deadline(Box::new(report))),
             encode(&Cause::Lost { rank: Rank(2), host: "node".into(), cause: "killed".into() }),
             encode(&Cause::Departed { rank: Rank(2), host: "node".into() }),
             encode(&Cause::Failed("it can't be".into())),
             encode(&call),
-            encode(&Status { next: 4, current: Some(current), unpolled_ms: 90_000, elsewhere: None }),
+            encode(&Status {
+                next: 4,
+                current: Some(current),
+                unpolled_ms: 90_000,
+                elsewhere: Some(elsewhere),
+            }),
         ]
     }
 
@@ -656,7 +678,7 @@ mod tests {
             }
             if let Ok(status) = decode::<Status>(&body) {
                 prop_assert!(status.current.as_ref().is_none_or(|current| current.waits_for.len() <= body.len()));
-                status.describe(1, false, now, now);
+                status.describe(1, false, now, now, &[0, 1, 2]);
             }
             if let Ok(call) = decode::<CallInfo>(&body) {
                 prop_assert!(call.to_string().len() <= body.len() + 100);

@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -84,6 +84,8 @@ pub(crate) const ASK: u16 = 2;
 pub(crate) const POINT: u16 = 4;
 /// That message is one that the frame's receiver sends.
 pub(crate) const TO_SENDER: u16 = 8;
+/// The sender's thread panics, which closes the channel.
+pub(crate) const PANICKED: u16 = 16;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
@@ -188,6 +190,7 @@ impl Header {
             Kind::Eager => (EAGER, EAGER),
             Kind::Status | Kind::Mismatch => (0, ASK),
             Kind::Abort => (0, POINT | TO_SENDER),
+            Kind::Close => (0, PANICKED),
             _ => (0, 0),
         };
         self.flags & needed == needed && self.flags & !allowed == 0

@@ -69,6 +69,7 @@ enum Conduct {
 impl Conduct {
     fn of(state: &str) -> Self {
         let words = [
+            ("but is in ", Conduct::Elsewhere),
             ("busy elsewhere", Conduct::Busy),
             ("has not been heard from", Conduct::Silent),
             ("has not called", Conduct::NotCalled),
@@ -106,7 +107,7 @@ impl Conduct {
             Conduct::Idle => "Compare the peer ranks and tags of send and recv on both sides.",
             Conduct::Elsewhere => {
                 "Compare the order of calls of these ranks: all ranks call the collectives of a communicator in the \
-                 same order, with the same arguments."
+                 same order, with the same arguments; and wait on several communicators in the same order."
             }
             Conduct::Unknown => "Look at the log, and where the program is (gdb -p PID, or py-spy dump).",
         }
@@ -247,6 +248,12 @@ impl<'a> Case<'a> {
                  ranks."
                     .into(),
             );
+        } else if said("its thread panicked") {
+            advice.push(
+                "A panic has dropped the communicator: that rank's own output has its message, and with RUST_BACKTRACE=1 \
+                 where. Communicator::rebuild goes on without it."
+                    .into(),
+            );
         } else if is(ReportKind::PeerLost) {
             advice.push(
                 "A process has ended, or can't be reached: look at its last output and its exit code, and in dmesg on its \
@@ -264,6 +271,12 @@ impl<'a> Case<'a> {
             );
         } else if is(ReportKind::Protocol) {
             advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
+        } else if said("called in different orders") {
+            advice.push(
+                "Compare the order in which these ranks wait on the communicators named above: all ranks wait in the same \
+                 order, or begin the calls on all of them before awaiting any: operations begin at the call."
+                    .into(),
+            );
         } else if said("wait for each other") || self.picture.cycle().is_some() {
             advice.push(
                 "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
@@ -388,6 +401,34 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn a_circle_over_communicators_is_told_with_what_to_do() {
+        let mut told =
+            report(0, "barrier", 2, 1, "has not called #2, but is in barrier #0 on \"b\", waiting for 0");
+        let text = tell(std::slice::from_ref(&told), false);
+        assert!(
+            text.contains("it is in another operation") && !text.contains("does something else"),
+            "{text}"
+        );
+        told.cause =
+            "ranks wait for each other, on communicators called in different orders: rank 0 in …".into();
+        let text = tell(&[told], false);
+        assert!(
+            text.contains("same order, or begin the calls") && !text.contains("receive before"),
+            "{text}"
+        );
+        assert_eq!(text.matches("wait for each other").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_panic_is_looked_for_in_the_output_of_its_rank() {
+        let mut told = report(0, "barrier", 2, 1, "");
+        (told.kind, told.states) = (ReportKind::PeerLost, Vec::new());
+        told.cause = "rank 1 (host b) is lost: its thread panicked".into();
+        let text = tell(&[told], false);
+        assert!(text.contains("RUST_BACKTRACE=1") && !text.contains("out-of-memory"), "{text}");
     }
 
     #[test]
