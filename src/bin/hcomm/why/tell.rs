@@ -265,7 +265,7 @@ impl<'a> Case<'a> {
             advice.push(
                 "No process was killed: a rank has dropped or closed the communicator, or its program ended, before this \
                  call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
-                 whether an error or a panic made it leave: its own output says so. Communicator::close waits for all; \
+                 whether an error made it leave: its own output says so. Communicator::close waits for all; \
                  Communicator::rebuild goes on without it, under `hcomm run` with --keep-going."
                     .into(),
             );
