@@ -142,16 +142,6 @@ impl<T: Element> Lend for &[T] {
     }
 }
 
-impl<T: Element> Sealed for &Vec<T> {}
-impl<T: Element> Lend for &Vec<T> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Read;
-    fn lend(self, staging: &Staging) -> (Lent, Read) {
-        self.as_slice().lend(staging)
-    }
-}
-
 impl<T: Element, const N: usize> Sealed for &[T; N] {}
 impl<T: Element, const N: usize> Lend for &[T; N] {
     type Element = T;
@@ -159,26 +149,6 @@ impl<T: Element, const N: usize> Lend for &[T; N] {
     type Guard = Read;
     fn lend(self, staging: &Staging) -> (Lent, Read) {
         self.as_slice().lend(staging)
-    }
-}
-
-impl<T: Element> Sealed for &Box<[T]> {}
-impl<T: Element> Lend for &Box<[T]> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Read;
-    fn lend(self, staging: &Staging) -> (Lent, Read) {
-        (**self).lend(staging)
-    }
-}
-
-impl<T: Element> Sealed for &Buffer<T> {}
-impl<T: Element> Lend for &Buffer<T> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Read;
-    fn lend(self, staging: &Staging) -> (Lent, Read) {
-        (**self).lend(staging)
     }
 }
 
@@ -222,17 +192,6 @@ impl<'a, T: Element> Lend for &'a mut [T] {
 }
 impl<T: Element> LendMut for &mut [T] {}
 
-impl<T: Element> Sealed for &mut Vec<T> {}
-impl<'a, T: Element> Lend for &'a mut Vec<T> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Write<'a, T>;
-    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
-        self.as_mut_slice().lend(staging)
-    }
-}
-impl<T: Element> LendMut for &mut Vec<T> {}
-
 impl<T: Element, const N: usize> Sealed for &mut [T; N] {}
 impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
     type Element = T;
@@ -244,29 +203,35 @@ impl<'a, T: Element, const N: usize> Lend for &'a mut [T; N] {
 }
 impl<T: Element, const N: usize> LendMut for &mut [T; N] {}
 
-impl<T: Element> Sealed for &mut Box<[T]> {}
-impl<'a, T: Element> Lend for &'a mut Box<[T]> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Write<'a, T>;
-    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
-        let elements: &mut [T] = self;
-        elements.lend(staging)
-    }
-}
-impl<T: Element> LendMut for &mut Box<[T]> {}
+/// What holds a slice is lent by reference as that slice.
+macro_rules! as_slices {
+    ($($type:ty),+ $(,)?) => {$(
+        impl<T: Element> Sealed for &$type {}
+        impl<T: Element> Lend for &$type {
+            type Element = T;
+            type Returned = ();
+            type Guard = Read;
+            fn lend(self, staging: &Staging) -> (Lent, Read) {
+                let elements: &[T] = self;
+                elements.lend(staging)
+            }
+        }
 
-impl<T: Element> Sealed for &mut Buffer<T> {}
-impl<'a, T: Element> Lend for &'a mut Buffer<T> {
-    type Element = T;
-    type Returned = ();
-    type Guard = Write<'a, T>;
-    fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
-        let elements: &mut [T] = self;
-        elements.lend(staging)
-    }
+        impl<T: Element> Sealed for &mut $type {}
+        impl<'a, T: Element> Lend for &'a mut $type {
+            type Element = T;
+            type Returned = ();
+            type Guard = Write<'a, T>;
+            fn lend(self, staging: &Staging) -> (Lent, Write<'a, T>) {
+                let elements: &mut [T] = self;
+                elements.lend(staging)
+            }
+        }
+        impl<T: Element> LendMut for &mut $type {}
+    )+};
 }
-impl<T: Element> LendMut for &mut Buffer<T> {}
+
+as_slices!(Vec<T>, Box<[T]>, Buffer<T>);
 
 /// A slice whose owner blocks until the operation is over: no copy is needed. Only ever waited for, never polled, so
 /// that it can't be forgotten half way.
