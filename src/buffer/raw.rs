@@ -31,6 +31,11 @@ impl Raw {
         Raw { ptr, bytes }
     }
 
+    /// All of a vector, which stays where it is until it grows or goes.
+    pub(crate) fn of_words(words: &mut Vec<u64>) -> Raw {
+        Raw { ptr: words.as_mut_ptr().cast(), bytes: size_of_val(words.as_slice()) }
+    }
+
     pub(crate) const fn len(self) -> usize {
         self.bytes
     }

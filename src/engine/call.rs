@@ -77,6 +77,16 @@ pub(crate) struct Request {
     pub priority: Priority,
 }
 
+impl Request {
+    /// Moved out from behind a reference; what is left is of no use.
+    pub(crate) fn take(&mut self) -> Request {
+        let work = std::mem::replace(&mut self.work, Work::Rebuild);
+        let parts = std::mem::replace(&mut self.parts, Parts::NONE);
+        let Request { channel, seq, desc, digest, deadline, priority, .. } = *self;
+        Request { channel, seq, desc, digest, work, parts, deadline, priority }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Work {
     Collective(Arc<Program>),

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::channel::Channel;
-use super::state::{Flight, State};
+use super::state::State;
 use crate::error::CallInfo;
 
 /// Characters told of a call, and of its communicator's name, at most.
@@ -69,7 +69,7 @@ impl State {
             seq: flight.head().seq,
             communicator: cut(channel.name.to_string()),
             channel: channel.id,
-            collective: matches!(flight, Flight::Collective(_)),
+            collective: flight.is_collective(),
             waits_for: waits.map(|rank| channel.members[rank]).collect(),
         })
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::call::{Op, Outcome};
 use super::io::{Io, Via};
-use super::links::{Counters, Guard, SAMPLE_BYTES};
+use super::links::{Counters, Guard};
 use super::peer::Standing;
 use super::state::State;
 use crate::buffer::pool::Pool;
@@ -44,8 +44,6 @@ pub(crate) struct Core {
     /// In the place of the poll set.
     #[cfg(feature = "testing")]
     fabric: Option<Arc<sim::Fabric>>,
-    /// Wakers are called by whoever holds no lock.
-    pub woken: Vec<Arc<Op>>,
     /// Their callers are told once what is to be reported is written: they may end the process.
     pub failed: Vec<(Arc<Op>, Outcome)>,
 }
@@ -138,7 +136,6 @@ impl Core {
             quiet: 0,
             only,
             leaving: false,
-            woken: Vec::new(),
             failed: Vec::new(),
         })
     }
@@ -390,31 +387,18 @@ impl Core {
         if !self.state.reports.is_empty() {
             self.note_links();
         }
-        if self.state.ended.is_empty() {
-            return;
-        }
-        let mut large = false;
         for ended in self.state.ended.drain(..) {
-            if ended.forget {
-                for (peer, pair) in self.links.iter_mut().enumerate() {
-                    let Some(pair) = pair else { continue };
-                    for class in [Class::Fast, Class::Bulk] {
-                        let dropped = pair.conn(class).forget(ended.key);
-                        self.state.io.unqueue(peer, class, dropped);
-                    }
+            for (peer, pair) in self.links.iter_mut().enumerate() {
+                let Some(pair) = pair else { continue };
+                for class in [Class::Fast, Class::Bulk] {
+                    let dropped = pair.conn(class).forget(ended.key);
+                    self.state.io.unqueue(peer, class, dropped);
                 }
             }
-            drop(ended.blocks);
-            let parts = ended.outcome.parts.as_ref().filter(|_| ended.outcome.result.is_ok());
-            large |= parts.is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
-            if ended.outcome.result.is_err() {
-                self.failed.push((ended.op, ended.outcome));
-            } else {
-                ended.op.finish(ended.outcome);
-                self.woken.push(ended.op);
-            }
+            drop((ended.blocks, ended.windows));
+            self.failed.push((ended.op, ended.outcome));
         }
-        if large {
+        if std::mem::take(&mut self.state.large) {
             self.examine_links();
         }
     }

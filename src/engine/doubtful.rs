@@ -7,13 +7,14 @@ use super::channel::Verdict;
 use super::peer::Standing;
 use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
+use crate::buffer::parts::Parts;
 use crate::error::Error;
 use crate::link::RunKey;
 use crate::rank::Seq;
 
 impl State {
     /// Begins a call that something may be wrong with.
-    pub(super) fn begin_doubtful(&mut self, op: Arc<Op>, request: Request) {
+    pub(super) fn begin_doubtful(&mut self, op: Arc<Op>, request: &mut Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
@@ -21,12 +22,12 @@ impl State {
         let mut known = channel.parted;
         // Who disagreed may be lost because of it.
         let late = if collective { channel.late.take() } else { None };
-        let mut refusal = late.or_else(|| channel.failure(&request));
+        let mut refusal = late.or_else(|| channel.failure(request));
         if collective {
             for tomb in channel.exhume(request.seq) {
                 match tomb.verdict {
                     Verdict::Contradicted(call) => calls.push((tomb.by, call)),
-                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(&request, tomb.by, cause)),
+                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(request, tomb.by, cause)),
                 }
             }
         }
@@ -45,18 +46,21 @@ impl State {
         known |= refusal.is_none() && calls.is_empty() && aborted.is_some();
         let aborted = aborted.filter(|_| calls.is_empty());
         if let Some(error) =
-            refusal.or(aborted).or_else(|| self.departed(&request)).or_else(|| self.overdone(&request))
+            refusal.or(aborted).or_else(|| self.departed(request)).or_else(|| self.overdone(request))
         {
             if collective {
-                self.drop_kept(&request);
+                self.drop_kept(request);
                 self.tell_failed(request.channel, request.seq);
                 if !known {
                     self.publish_failure(request.channel, request.seq, &error);
                 }
             }
-            let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
+            let outcome = Outcome {
+                result: Err(error),
+                parts: Some(std::mem::replace(&mut request.parts, Parts::NONE)),
+            };
             let key = RunKey::default();
-            self.ended.push(Ended { op, key, outcome, forget: false, blocks: Vec::new() });
+            self.ended.push(Ended { op, key, outcome, blocks: Vec::new(), windows: None });
             return;
         }
         self.launch(op, request, calls);

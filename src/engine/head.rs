@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call::{CallDesc, Op};
+use super::io::Io;
 use super::order::Priority;
+use crate::element::ReduceOp;
 use crate::error::CallInfo;
+use crate::kernel::Reduction;
 use crate::link::RunKey;
+use crate::link::frame::{Header, Kind, Outgoing};
+use crate::path::Post;
 
 #[derive(Debug)]
 pub(crate) struct Head {
@@ -40,6 +45,32 @@ pub(crate) struct Head {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Head {
+    /// How a reduction of this call is done; `post`: whether it is the last of its elements.
+    pub(crate) fn reduction(&self, post: Post) -> Reduction {
+        let divisor = match (self.desc.op, post) {
+            (Some(ReduceOp::Avg), Post::Finish) => self.members.len() as u32,
+            _ => 1,
+        };
+        Reduction { dtype: self.desc.dtype, op: self.desc.op.unwrap_or(ReduceOp::Sum), divisor }
+    }
+
+    /// Tells rank `from` that its message is taken up to `upto`.
+    pub(crate) fn grant(&self, from: usize, message: u32, upto: usize, io: &mut Io) {
+        let mut header = Header::new(Kind::Credit, self.channel_id, self.seq);
+        header.item = message;
+        header.offset = upto as u64;
+        header.digest = self.digest;
+        io.control(self.members[from] as usize, Outgoing::control(header));
+    }
+
+    /// Rank in the communicator of a world rank that is a member.
+    pub(crate) fn rank_of(&self, world: usize) -> usize {
+        if self.members.get(world) == Some(&(world as u32)) {
+            return world;
+        }
+        self.members.iter().position(|member| *member as usize == world).unwrap_or(usize::MAX)
+    }
+
     /// When a contradicted operation ends with what is known then.
     pub(crate) fn verdict_due(&self) -> Option<Instant> {
         let differ = self.calls.windows(2).any(|pair| pair[0].1 != pair[1].1);

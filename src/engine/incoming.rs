@@ -58,6 +58,7 @@ impl Handler for State {
         let Some(flight) = self.flight(run) else { return };
         match flight {
             Flight::Collective(of) => of.released(usize::from(step), bytes),
+            Flight::Exchange(of) => of.released(usize::from(step), bytes),
             Flight::Point(point) => point.add_done(bytes),
             Flight::Rebuild(_) => {}
         }
@@ -110,12 +111,16 @@ impl State {
             Place::Unknown => return Ok(Sink::Discard),
             Place::Early => return Err("payload that nobody asked for".into()),
         };
-        let Some((Flight::Collective(run), io)) = self.flight_and_io(key) else { return Ok(Sink::Discard) };
-        if run.head.digest != header.digest {
+        let Some((flight, io)) = self.flight_and_io(key) else { return Ok(Sink::Discard) };
+        if flight.head().digest != header.digest {
             return Ok(Sink::Owned(io.spare(length)));
         }
-        let from = run.rank_of(peer);
-        run.sink(from, header, io)
+        let from = flight.head().rank_of(peer);
+        match flight {
+            Flight::Collective(run) => run.sink(from, header, io),
+            Flight::Exchange(exchange) => exchange.sink(from, header, io),
+            Flight::Point(_) | Flight::Rebuild(_) => Ok(Sink::Discard),
+        }
     }
 
     fn body_sink(&mut self, peer: usize, header: &Header) -> Result<Sink, String> {
@@ -138,9 +143,10 @@ impl State {
         let Some((flight, io)) = self.flight_and_io(key) else { return Ok(()) };
         match flight {
             Flight::Collective(run) => {
-                let from = run.rank_of(peer);
+                let from = run.head.rank_of(peer);
                 run.arrived(from, header, sink, io);
             }
+            Flight::Exchange(exchange) => exchange.arrived(exchange.head.rank_of(peer), header),
             Flight::Point(point) => point.arrived(header.length as usize),
             Flight::Rebuild(_) => {}
         }
@@ -280,9 +286,9 @@ impl State {
         header: &Header,
         bytes: Vec<u8>,
     ) -> Result<(), String> {
-        let Some((Flight::Collective(run), io)) = self.flight_and_io(key) else { return Ok(()) };
-        let agreed = run.head.digest == header.digest;
-        let peer = run.head.members[from] as usize;
+        let Some((flight, io)) = self.flight_and_io(key) else { return Ok(()) };
+        let agreed = flight.head().digest == header.digest;
+        let peer = flight.head().members[from] as usize;
         if header.flags & EAGER != 0 {
             io.consume_eager(peer, header.length as usize);
         }
@@ -291,10 +297,13 @@ impl State {
             self.contradicted(key);
             return Ok(());
         }
-        match header.kind {
-            Kind::Data => run.deliver(from, header, bytes, io),
-            Kind::Credit => run.credit(from, header.item, header.offset),
-            Kind::Request => run.requested(from, header.item, io),
+        match (flight, header.kind) {
+            (Flight::Collective(run), Kind::Data) => run.deliver(from, header, bytes, io),
+            (Flight::Collective(run), Kind::Credit) => run.credit(from, header.item, header.offset),
+            (Flight::Collective(run), Kind::Request) => run.requested(from, header.item, io),
+            (Flight::Exchange(exchange), Kind::Data) => exchange.deliver(from, header, bytes, io),
+            (Flight::Exchange(_), Kind::Credit) => Err("credit for a message that needs none".into()),
+            (Flight::Exchange(exchange), Kind::Request) => exchange.requested(from, header.item, io),
             _ => Ok(()),
         }
     }

@@ -208,13 +208,18 @@ impl Io {
         *queued = queued.saturating_sub(bytes);
     }
 
+    /// Whether there is eager budget for a message of `bytes`.
+    pub(crate) fn has_eager(&self, peer: usize, bytes: usize) -> bool {
+        let peer = &self.peers[peer];
+        let cost = (bytes + EAGER_OVERHEAD) as u64;
+        peer.eager_sent - peer.eager_returned + cost <= self.eager_window
+    }
+
     /// Takes eager budget for a message of `bytes`; says whether there was enough.
     pub(crate) fn take_eager(&mut self, peer: usize, bytes: usize) -> bool {
-        let peer = &mut self.peers[peer];
-        let cost = (bytes + EAGER_OVERHEAD) as u64;
-        let fits = peer.eager_sent - peer.eager_returned + cost <= self.eager_window;
+        let fits = self.has_eager(peer, bytes);
         if fits {
-            peer.eager_sent += cost;
+            self.peers[peer].eager_sent += (bytes + EAGER_OVERHEAD) as u64;
         }
         fits
     }
@@ -265,7 +270,7 @@ impl Io {
     pub(crate) fn spare(&mut self, bytes: usize) -> Vec<u8> {
         let of_all = || self.hub.as_ref().and_then(|hub| hub.spare());
         let mut spare = self.spare.pop().or_else(of_all).unwrap_or_default();
-        spare.clear();
+        // What was in it before is overwritten, or not looked at.
         spare.resize(bytes, 0);
         spare
     }

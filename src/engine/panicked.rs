@@ -35,7 +35,7 @@ impl State {
             let error = Error::Cancelled { operation, seq, communicator: name.clone() };
             let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
             let key = RunKey::default();
-            self.ended.push(Ended { op, key, outcome, forget: false, blocks: Vec::new() });
+            self.ended.push(Ended { op, key, outcome, blocks: Vec::new(), windows: None });
         }
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::exchange::{Send, Shape};
 use crate::kernel::SOURCES_MAX;
-use crate::path::{Action, After, Partition, Post, Range, Source, StepId, VerifiedPlan};
+use crate::path::{Action, After, Partition, Post, Range, Source, Space, StepId, VerifiedPlan};
 
 /// One rank's part of a plan.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Program {
     pub scratch: Vec<Range>,
     /// Messages that are reduced as they come, and need a window each if they come over byte links.
     pub windows: usize,
+    /// If all of it is one exchange.
+    pub exchange: Option<Shape>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl Program {
             outgoing: vec![Vec::new(); ranks],
             scratch: plan.ranks[rank].scratch.clone(),
             windows: 0,
+            exchange: None,
             plan: plan.clone(),
         };
         for (index, step) in plan.ranks[rank].steps.iter().enumerate() {
@@ -123,6 +127,7 @@ impl Program {
             program.steps.push(Step { act, range, after: step.after.clone() });
         }
         program.fuse();
+        program.exchange = program.shape();
         program
     }
 
@@ -143,6 +148,38 @@ impl Program {
                 pushes.push(index);
             }
         }
+    }
+
+    /// The shape of an exchange, if it has that: a copy of the vector, which goes to all others, and one reduction.
+    fn shape(&self) -> Option<Shape> {
+        let is_all = |range: &Range| range.blocks() == (0..self.plan.blocks);
+        let [copy, sends @ .., reduce] = &self.steps[..] else { return None };
+        let (Act::Copy { src }, Act::Reduce { srcs, post, .. }) = (&copy.act, &reduce.act) else {
+            return None;
+        };
+        let ranks = self.plan.ranks.len();
+        let own = copy.range;
+        let fits = matches!(own.space, Space::Scratch(_))
+            && reduce.range == *src
+            && [src, &own].into_iter().all(is_all)
+            && sends.len() == ranks - 1
+            && srcs.len() == ranks
+            && self.inputs.len() == ranks - 1
+            && self.incoming.iter().all(|from| from.len() <= 1)
+            && self.outgoing.iter().all(|to| to.len() <= 1);
+        if !fits {
+            return None;
+        }
+        let sends = sends.iter().map(|step| match step.act {
+            Act::Send { to, message, .. } if step.range == own => Some(Send { to, message }),
+            _ => None,
+        });
+        let srcs = srcs.iter().map(|src| match *src {
+            From::Local(range) if range == own => Some(None),
+            From::Local(_) => None,
+            From::Input(input) => Some(Some(input)),
+        });
+        Some(Shape { sends: sends.collect::<Option<_>>()?, srcs: srcs.collect::<Option<_>>()?, post: *post })
     }
 
     fn input(&mut self, me: usize, from: usize, message: u16, step: usize) -> usize {

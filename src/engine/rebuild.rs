@@ -82,7 +82,7 @@ impl Rebuild {
 
 impl State {
     /// Begins a call of `rebuild`, or takes one up again that was given up before.
-    pub(super) fn start_rebuild(&mut self, op: Arc<Op>, request: Request) {
+    pub(super) fn start_rebuild(&mut self, op: Arc<Op>, request: &mut Request) {
         let index = request.channel;
         self.cancel_all(index);
         for key in self.keys_on_index(index) {
@@ -100,8 +100,8 @@ impl State {
         if let Some(key) = channel.rebuild.waiting.take() {
             self.cancel(key);
         }
-        let Some(head) = self.new_head(op, &request) else { return };
-        let (key, parts) = (head.key, request.parts);
+        let Some(head) = self.new_head(op, request) else { return };
+        let (key, parts) = (head.key, std::mem::replace(&mut request.parts, Parts::NONE));
         self.place_flight(key, Flight::Rebuild(Waiting { head, parts, open: Vec::new() }));
         if let Some(channel) = self.channels[index].as_mut() {
             channel.rebuild.waiting = Some(key);

@@ -61,7 +61,7 @@ impl State {
             waits_for: flight.waits_for().into_iter().take(WAITS_TOLD).map(|rank| rank as u32).collect(),
         });
         let digest = oldest.map_or(0, |flight| flight.head().digest);
-        let collective = matches!(oldest, Some(Flight::Collective(_)));
+        let collective = oldest.is_some_and(Flight::is_collective);
         let unpolled_ms = self.unpolled_ms();
         let family = channel.family.as_ref().map_or(channel.id, |family| family.parent);
         let elsewhere = if current.is_none() { self.elsewhere(family) } else { None };
@@ -120,7 +120,7 @@ impl State {
         let Some(report) = self.report(key) else { return };
         let Some(flight) = self.flight(key) else { return };
         let (index, seq) = (flight.head().channel, flight.head().seq);
-        let collective = matches!(flight, Flight::Collective(_));
+        let collective = flight.is_collective();
         let report = Box::new(report);
         if collective {
             self.publish_abort(index, seq, &Cause::Deadline(brief(&report)));
@@ -129,7 +129,13 @@ impl State {
     }
 
     /// What is worth writing down about an operation that failed; nothing for one that its caller gave up.
-    pub(super) fn report_of(&self, flight: &Flight, error: &Error) -> Option<Report> {
+    pub(super) fn note_report(&mut self, key: RunKey, error: &Error) {
+        let Some(flight) = self.flights().find(|flight| flight.head().key == key) else { return };
+        let report = self.report_of(flight, error).map(|report| (flight.head().members.clone(), report));
+        self.reports.extend(report);
+    }
+
+    fn report_of(&self, flight: &Flight, error: &Error) -> Option<Report> {
         let head = flight.head();
         let channel = self.channels[head.channel].as_ref()?;
         let (kind, late, cause) = match error {

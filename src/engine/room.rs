@@ -92,16 +92,16 @@ impl State {
     }
 
     /// Sets aside what a collective may need; or lets it wait, and says so.
-    pub(super) fn delays(&mut self, op: &Arc<Op>, request: Request) -> Option<Request> {
-        let need = self.need(&request);
-        let channel = self.channels[request.channel].as_mut()?;
+    pub(super) fn delays(&mut self, op: &Arc<Op>, request: &mut Request) -> bool {
+        let need = self.need(request);
+        let Some(channel) = self.channels[request.channel].as_mut() else { return false };
         let idle = channel.inflight.is_empty();
         if channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
-            return Some(request);
+            return false;
         }
-        channel.delayed.push_back((op.clone(), request, self.now));
+        channel.delayed.push_back((op.clone(), request.take(), self.now));
         self.room.delayed += 1;
-        None
+        true
     }
 
     pub(super) fn set_aside(&mut self, request: &Request) -> usize {
@@ -117,9 +117,9 @@ impl State {
             return any;
         }
         for index in 0..self.channels.len() {
-            while let Some((op, request)) = self.next_delayed(index) {
+            while let Some((op, mut request)) = self.next_delayed(index) {
                 any = true;
-                self.begin(op, request);
+                self.begin(op, &mut request);
             }
             if any {
                 // One that failed at once may have been the last before its end.

@@ -151,13 +151,13 @@ impl Engine {
     }
 
     /// Begins a call now: what can leave leaves.
-    pub(crate) fn submit(&self, request: Request) -> Arc<Op> {
+    pub(crate) fn submit(&self, mut request: Request) -> Arc<Op> {
         let shared = &self.shared;
         let op = shared.records.take();
         op.renew();
         match shared.core.offer() {
             Some(turn) => {
-                shared.take_turns(Some(turn), Some((op.clone(), request)));
+                shared.take_turns(Some(turn), Some((op.clone(), &mut request)));
             }
             None => shared.queue(&op, request),
         }
@@ -254,8 +254,8 @@ impl Shared {
         while !self.submissions.is_empty()
             && let Some(op) = self.submissions.pop()
         {
-            if let Some(request) = op.take_request() {
-                core.state.start(op, request);
+            if let Some(mut request) = op.take_request() {
+                core.state.start(op, &mut request);
             }
         }
     }
@@ -275,7 +275,7 @@ impl Shared {
     fn take_turns<'a>(
         &'a self,
         first: Option<Turn<'a, Core>>,
-        mut call: Option<(Arc<Op>, Request)>,
+        mut call: Option<(Arc<Op>, &mut Request)>,
     ) -> (bool, Option<Instant>) {
         let mut at = None;
         let mut moved = false;
@@ -315,8 +315,8 @@ impl Shared {
     fn unlock_and_wake(&self, mut core: Turn<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
-        if core.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.failed.is_empty() {
-            let (op, peer) = (core.woken.pop(), core.state.io.published.pop());
+        if core.state.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.failed.is_empty() {
+            let (op, peer) = (core.state.woken.pop(), core.state.io.published.pop());
             drop(core);
             if let (Some(hub), Some(peer)) = (&self.hub, peer) {
                 hub.notify(peer);
@@ -331,7 +331,7 @@ impl Shared {
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
         let reports = if core.state.reports.is_empty() { Vec::new() } else { core.take_reports() };
-        for (index, op) in core.woken.drain(..).enumerate() {
+        for (index, op) in core.state.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),
                 None => more.push(op),

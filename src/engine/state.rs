@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed};
+use super::exchange::{self, Exchange};
 use super::head::Head;
 use super::io::{Io, Via};
+use super::links::SAMPLE_BYTES;
 use super::matching::{Content, Place, Unexpected};
 use super::order::Order;
 use super::peer::{Peer, Standing};
 use super::point::{Point, Side};
+use super::program::Program;
 use super::rebuild::Waiting;
 use super::room::Room;
 use super::run::{Recycled, Run};
@@ -44,8 +47,13 @@ pub(crate) struct State {
     /// Who moves first, and who waits for that.
     pub(super) order: Order,
     recycled: Vec<Recycled>,
+    exchanged: Vec<exchange::Kept>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
+    /// Wakers are called by whoever holds no lock.
+    pub woken: Vec<Arc<Op>>,
+    /// A large operation has ended.
+    pub large: bool,
     pub(super) orphans: Vec<(usize, Stashed)>,
     /// Peers that broke the protocol in what they had sent before: their connections are to be closed.
     pub offenders: Vec<usize>,
@@ -71,26 +79,27 @@ struct Slot {
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Flight {
     Collective(Run),
+    Exchange(Exchange),
     Point(Point),
     Rebuild(Waiting),
 }
 
-/// An operation that is over as far as its state goes.
+/// An operation that did not go well: links must forget its memory before its owner gets it back.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub op: Arc<Op>,
     pub key: RunKey,
     pub outcome: Outcome,
-    /// Links must forget its memory before its owner gets it back.
-    pub forget: bool,
     /// Staging memory that links may still know.
     pub blocks: Vec<Block>,
+    pub windows: Option<exchange::Kept>,
 }
 
 impl Flight {
     pub(crate) fn head(&self) -> &Head {
         match self {
             Flight::Collective(run) => &run.head,
+            Flight::Exchange(exchange) => &exchange.head,
             Flight::Point(point) => &point.head,
             Flight::Rebuild(waiting) => &waiting.head,
         }
@@ -99,15 +108,21 @@ impl Flight {
     pub(crate) fn head_mut(&mut self) -> &mut Head {
         match self {
             Flight::Collective(run) => &mut run.head,
+            Flight::Exchange(exchange) => &mut exchange.head,
             Flight::Point(point) => &mut point.head,
             Flight::Rebuild(waiting) => &mut waiting.head,
         }
+    }
+
+    pub(crate) fn is_collective(&self) -> bool {
+        matches!(self, Flight::Collective(_) | Flight::Exchange(_))
     }
 
     /// Ranks of the communicator that it waits for.
     pub(crate) fn waits_for(&self) -> Vec<usize> {
         match self {
             Flight::Collective(run) => run.waits_for(),
+            Flight::Exchange(exchange) => exchange.waits_for(),
             Flight::Point(point) => vec![point.peer],
             Flight::Rebuild(waiting) => waiting.open.clone(),
         }
@@ -130,7 +145,10 @@ impl State {
             unfinished: Vec::new(),
             order: Order::default(),
             recycled: Vec::new(),
+            exchanged: Vec::new(),
             ended: Vec::new(),
+            woken: Vec::new(),
+            large: false,
             orphans: Vec::new(),
             offenders: Vec::new(),
             closed: VecDeque::new(),
@@ -231,21 +249,19 @@ impl State {
     }
 
     /// Begins a call, or lets it wait for room.
-    pub(crate) fn start(&mut self, op: Arc<Op>, request: Request) {
+    pub(crate) fn start(&mut self, op: Arc<Op>, request: &mut Request) {
         self.recent = request.channel;
         if matches!(request.work, Work::Rebuild) {
             self.start_rebuild(op, request);
             return;
         }
-        if request.desc.tag.is_some() {
-            self.begin(op, request);
-        } else if let Some(request) = self.delays(&op, request) {
+        if request.desc.tag.is_some() || !self.delays(&op, request) {
             self.begin(op, request);
         }
     }
 
     /// Begins a call for which there is room.
-    pub(super) fn begin(&mut self, op: Arc<Op>, request: Request) {
+    pub(super) fn begin(&mut self, op: Arc<Op>, request: &mut Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         if collective {
@@ -253,7 +269,7 @@ impl State {
         }
         let blameless =
             channel.is_blameless() && !op.is_cancelled() && !matches!(request.work, Work::Refuse(_));
-        if blameless && self.departed(&request).is_none() && self.overdone(&request).is_none() {
+        if blameless && self.departed(request).is_none() && self.overdone(request).is_none() {
             self.launch(op, request, Vec::new());
             return;
         }
@@ -299,29 +315,39 @@ impl State {
         self.flights[key.index as usize].flight = Some(flight);
     }
 
-    pub(super) fn launch(&mut self, op: Arc<Op>, request: Request, calls: Vec<(usize, CallInfo)>) {
-        let Some(mut head) = self.new_head(op, &request) else { return };
-        head.aside = self.set_aside(&request);
+    pub(super) fn launch(&mut self, op: Arc<Op>, request: &mut Request, calls: Vec<(usize, CallInfo)>) {
+        let Some(mut head) = self.new_head(op, request) else { return };
+        head.aside = self.set_aside(request);
+        let parts = std::mem::replace(&mut request.parts, Parts::NONE);
         let key = head.key;
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        match request.work {
+        match std::mem::replace(&mut request.work, Work::Rebuild) {
             Work::Collective(program) => {
                 channel.inflight.push((request.seq, key));
-                let memory = self.recycled.pop().unwrap_or_default();
-                let run = Run::start(head, program, request.parts, memory, &mut self.io);
-                if self.io.hub.is_some() {
-                    self.polled.push(key);
-                }
-                self.place_flight(key, Flight::Collective(run));
+                self.begin_collective(head, program, parts);
                 self.adopt(key, request.channel, request.seq);
                 self.contradict(key, calls);
                 self.step(key);
             }
-            Work::Send { to } => self.launch_send(head, to, request.parts),
-            Work::Recv { from } => self.launch_receive(head, from, request.parts),
+            Work::Send { to } => self.launch_send(head, to, parts),
+            Work::Recv { from } => self.launch_receive(head, from, parts),
             Work::Refuse(_) | Work::Rebuild => {}
         }
         self.part_with_closed(key);
+    }
+
+    fn begin_collective(&mut self, head: Head, program: Arc<Program>, parts: Parts) {
+        let place = &mut self.flights[head.key.index as usize].flight;
+        if Exchange::fits(&program, &head.members, parts.raw().len(), &self.io) {
+            let memory = self.exchanged.pop().unwrap_or_default();
+            *place = Some(Flight::Exchange(Exchange::start(head, program, parts, memory, &mut self.io)));
+            return;
+        }
+        if self.io.hub.is_some() {
+            self.polled.push(head.key);
+        }
+        let memory = self.recycled.pop().unwrap_or_default();
+        *place = Some(Flight::Collective(Run::start(head, program, parts, memory, &mut self.io)));
     }
 
     /// Takes what came for this number before it was called.
@@ -451,6 +477,7 @@ impl State {
         let priority = flight.head().priority;
         let (moved, complete) = match flight {
             Flight::Collective(run) => (run.advance(io), run.is_complete()),
+            Flight::Exchange(exchange) => (exchange.advance(), exchange.is_complete()),
             Flight::Point(point) => {
                 let complete = point.advance(io);
                 (complete, complete)
@@ -508,23 +535,31 @@ impl State {
 
     /// Ends an operation.
     pub(crate) fn finish(&mut self, key: RunKey, result: Result<(), Error>) {
-        let Some(slot) = self.flights.get_mut(key.index as usize) else { return };
-        if slot.generation != key.generation {
+        if self.flight(key).is_none() {
             return;
         }
-        let Some(mut flight) = slot.flight.take() else { return };
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(key.index);
-        self.live -= 1;
-        if let Err(error) = &result {
-            let report = self.report_of(&flight, error);
-            let members = &flight.head().members;
-            self.reports.extend(report.map(|report| (members.clone(), report)));
-        }
         let forget = result.is_err();
-        let mut blocks = Vec::new();
-        let parts = match &mut flight {
-            Flight::Collective(run) => run.end(&mut self.io, &mut blocks),
+        if let Err(error) = &result {
+            self.note_report(key, error);
+        }
+        let slot = &mut self.flights[key.index as usize];
+        let Some(flight) = &mut slot.flight else { return };
+        let (mut blocks, mut windows) = (Vec::new(), None);
+        let parts = match flight {
+            Flight::Collective(run) => {
+                let parts = run.end(&mut self.io, &mut blocks);
+                self.recycled.push(run.recycled());
+                parts
+            }
+            Flight::Exchange(exchange) => {
+                let (parts, memory) = exchange.end();
+                if forget {
+                    windows = Some(memory);
+                } else {
+                    self.exchanged.push(memory);
+                }
+                Some(parts)
+            }
             Flight::Point(point) => point.end(!forget, &mut self.io),
             Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
@@ -534,7 +569,7 @@ impl State {
         if let Some(channel) = self.channels[head.channel].as_mut() {
             channel.live -= 1;
             match &flight {
-                Flight::Collective(_) => {
+                Flight::Collective(_) | Flight::Exchange(_) => {
                     channel.inflight.retain(|(_, of)| *of != key);
                     if forget {
                         channel.told(head.seq);
@@ -544,14 +579,26 @@ impl State {
                 Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }
+        let (op, channel) = (head.op.clone(), head.channel);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.flight = None;
+        self.free.push(key.index);
+        self.live -= 1;
         let outcome = Outcome { result, parts };
-        let channel = head.channel;
-        self.ended.push(Ended { op: head.op.clone(), key, outcome, forget, blocks });
-        if let Flight::Collective(run) = flight {
-            self.recycled.push(run.recycled());
+        if forget {
+            self.ended.push(Ended { op, key, outcome, blocks, windows });
+        } else {
+            self.done(op, outcome);
         }
         if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);
         }
+    }
+
+    /// An operation went well: no link knows its memory any more, and its owner may have it at once.
+    fn done(&mut self, op: Arc<Op>, outcome: Outcome) {
+        self.large |= outcome.parts.as_ref().is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
+        op.finish(outcome);
+        self.woken.push(op);
     }
 }

@@ -253,7 +253,7 @@ impl State {
 
     pub(super) fn cancel(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
-        let collective = matches!(flight, Flight::Collective(_));
+        let collective = flight.is_collective();
         let head = flight.head();
         let (operation, seq, index) = (head.desc.operation.to_string(), head.seq, head.channel);
         if collective {
@@ -510,7 +510,7 @@ impl State {
             return;
         }
         let head = flight.head();
-        let collective = matches!(flight, Flight::Collective(_));
+        let collective = flight.is_collective();
         let (index, desc, seq, disputed) = (head.channel, head.desc, head.seq, head.verdict.is_some());
         let Some(channel) = &self.channels[index] else { return };
         if channel.closed.iter().all(Option::is_none) {

@@ -3,7 +3,6 @@
 use super::super::io::{EAGER_MAX, Io};
 use super::super::program::{From, Program};
 use super::{CREDIT_STEP, Input, Run, StepState, WINDOW};
-use crate::link::frame::{Header, Kind, Outgoing};
 
 impl Run {
     /// The receiver takes message `message` up to `upto`.
@@ -31,24 +30,16 @@ impl Run {
             self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
         let len = self.steps[self.program.inputs[input].step].raw.len();
         let state = &mut self.inputs[input];
-        if len > EAGER_MAX || state.arrived > 0 || state.complete || state.via_memory {
-            return Err("asks for credit for a message that needs none".into());
-        }
-        if std::mem::replace(&mut state.asked, true) {
-            return Err("asks for credit twice".into());
-        }
+        let needs_none = len > EAGER_MAX || state.arrived > 0 || state.complete || state.via_memory;
+        check_request(needs_none, &mut state.asked)?;
         self.grant(input, len, io);
         Ok(())
     }
 
     fn grant(&mut self, input: usize, upto: usize, io: &mut Io) {
         let Input { from, message } = self.endpoint(input);
-        let mut header = Header::new(Kind::Credit, self.head.channel_id, self.head.seq);
-        header.item = u32::from(message);
-        header.offset = upto as u64;
-        header.digest = self.head.digest;
         self.inputs[input].granted = upto;
-        io.control(self.head.members[from] as usize, Outgoing::control(header));
+        self.head.grant(from, u32::from(message), upto, io);
     }
 
     /// Grants a large message up to `upto`, in portions worth a frame.
@@ -84,4 +75,15 @@ impl Run {
             }
         }
     }
+}
+
+/// A sender asks for credit for a small message.
+pub(crate) fn check_request(needs_none: bool, asked: &mut bool) -> Result<(), String> {
+    if needs_none {
+        return Err("asks for credit for a message that needs none".into());
+    }
+    if std::mem::replace(asked, true) {
+        return Err("asks for credit twice".into());
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::super::io::{EAGER_MAX, Io};
 use super::super::program::Act;
-use super::{Run, StepState, WINDOW};
+use super::{InputState, Run, StepState, WINDOW};
 use crate::link::Sink;
 use crate::link::frame::Header;
 
@@ -10,11 +10,13 @@ impl Run {
     /// Where payload of a message goes that is in the plan and in order.
     pub(crate) fn sink(&mut self, from: usize, header: &Header, io: &mut Io) -> Result<Sink, String> {
         let program = self.program.clone();
-        let input = program.incoming(from, header.item).ok_or("a message that is not in the plan")?;
+        let input = program.incoming(from, header.item).ok_or(NOT_IN_PLAN)?;
         let index = program.inputs[input].step;
         let StepState { raw, done, .. } = self.steps[index];
         let (limit, _) = self.limit(&program, index);
-        let end = self.end_of(input, raw.len(), header)?;
+        let InputState { arrived, complete, via_memory, reading, .. } = self.inputs[input];
+        let due = Due { arrived, over: complete || via_memory, reading };
+        let end = due.end(raw.len(), header, self.head.desc.dtype.size())?;
         let (start, length) = (header.offset as usize, header.length as usize);
         let whole = start == 0 && end == raw.len();
         let state = &mut self.inputs[input];
@@ -36,31 +38,6 @@ impl Run {
         };
         state.reading = matches!(sink, Ok(Sink::Direct(..)));
         sink
-    }
-
-    /// Where the frame ends in a message of `bytes`, if it may come now.
-    fn end_of(&self, input: usize, bytes: usize, header: &Header) -> Result<usize, String> {
-        let state = &self.inputs[input];
-        let length = header.length as usize;
-        let start = usize::try_from(header.offset).unwrap_or(usize::MAX);
-        let end = start.checked_add(length).filter(|end| *end <= bytes);
-        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {bytes} bytes"))?;
-        if state.reading {
-            return Err("a message on both connections at once".into());
-        }
-        if state.complete || start != state.arrived || state.via_memory {
-            return Err(format!("payload at {start} where {} was due", state.arrived));
-        }
-        if bytes <= EAGER_MAX && end - start < bytes {
-            return Err("a small message in pieces".into());
-        }
-        if bytes > 0 && length == 0 {
-            return Err("an empty frame of a message that is not".into());
-        }
-        if !end.is_multiple_of(self.head.desc.dtype.size()) {
-            return Err(format!("payload up to {end}, which is within an element"));
-        }
-        Ok(end)
     }
 
     /// Payload is in its sink.
@@ -101,5 +78,42 @@ impl Run {
         };
         self.arrived(from, header, sink, io);
         Ok(())
+    }
+}
+
+pub(crate) const NOT_IN_PLAN: &str = "a message that is not in the plan";
+
+/// A message, as far as it has come.
+pub(crate) struct Due {
+    pub arrived: usize,
+    /// No more of it may come.
+    pub over: bool,
+    /// A frame of it is on its way into its memory.
+    pub reading: bool,
+}
+
+impl Due {
+    /// Where the frame ends in a message of `bytes`, if it may come now.
+    pub(crate) fn end(&self, bytes: usize, header: &Header, element: usize) -> Result<usize, String> {
+        let length = header.length as usize;
+        let start = usize::try_from(header.offset).unwrap_or(usize::MAX);
+        let end = start.checked_add(length).filter(|end| *end <= bytes);
+        let end = end.ok_or_else(|| format!("payload up to {start} + {length} of {bytes} bytes"))?;
+        if self.reading {
+            return Err("a message on both connections at once".into());
+        }
+        if self.over || start != self.arrived {
+            return Err(format!("payload at {start} where {} was due", self.arrived));
+        }
+        if bytes <= EAGER_MAX && end - start < bytes {
+            return Err("a small message in pieces".into());
+        }
+        if bytes > 0 && length == 0 {
+            return Err("an empty frame of a message that is not".into());
+        }
+        if !end.is_multiple_of(element) {
+            return Err(format!("payload up to {end}, which is within an element"));
+        }
+        Ok(end)
     }
 }

@@ -14,6 +14,9 @@ mod intake;
 mod reduce;
 mod waiting;
 
+pub(crate) use credit::check_request;
+pub(crate) use intake::{Due, NOT_IN_PLAN};
+
 use std::sync::Arc;
 
 use super::head::Head;
@@ -85,10 +88,17 @@ struct InputState {
 }
 
 impl Run {
-    /// An empty record, to be filled by [`start`](Self::start).
-    pub(crate) fn recycled(self) -> Recycled {
-        let Run { steps, inputs, scratch, offers, sources, copies, .. } = self;
-        Recycled { steps, inputs, scratch, offers, sources, copies }
+    /// Its allocations, once it has ended.
+    pub(crate) fn recycled(&mut self) -> Recycled {
+        use std::mem::take;
+        Recycled {
+            steps: take(&mut self.steps),
+            inputs: take(&mut self.inputs),
+            scratch: take(&mut self.scratch),
+            offers: take(&mut self.offers),
+            sources: take(&mut self.sources),
+            copies: take(&mut self.copies),
+        }
     }
 }
 
@@ -165,14 +175,6 @@ impl Run {
             run.offer(io);
         }
         run
-    }
-
-    /// Rank in the communicator of a world rank that is a member.
-    pub(crate) fn rank_of(&self, world: usize) -> usize {
-        if self.head.members.get(world) == Some(&(world as u32)) {
-            return world;
-        }
-        self.head.members.iter().position(|member| *member as usize == world).unwrap_or(usize::MAX)
     }
 
     /// Elements of the vector that the plan cuts.

@@ -4,9 +4,6 @@ use super::super::io::{Io, Via};
 use super::super::program::{Act, From, Program, Push};
 use super::{Input, Run, SLICE, StepState, WINDOW};
 use crate::buffer::raw::Raw;
-use crate::element::ReduceOp;
-use crate::kernel::Reduction;
-use crate::path::Post;
 
 impl Run {
     /// How far all inputs of a reduction are there; `None` while one has not begun.
@@ -53,7 +50,7 @@ impl Run {
             let mut copies = std::mem::take(&mut self.copies);
             self.enter_pushes(program, pushes, done, end, io, &mut copies);
             pushed = copies.len();
-            raw.sub(done..end).reduce_from(self.reduction(*post), &inputs, &copies);
+            raw.sub(done..end).reduce_from(self.head.reduction(*post), &inputs, &copies);
             copies.clear();
             self.copies = copies;
         }
@@ -66,15 +63,6 @@ impl Run {
             self.leave_push(program, step, end, stood && self.steps[index].complete);
         }
         moved
-    }
-
-    fn reduction(&self, post: Post) -> Reduction {
-        let divisor = match (self.head.desc.op, post) {
-            (Some(ReduceOp::Avg), Post::Finish) => self.head.members.len() as u32,
-            _ => 1,
-        };
-        let op = self.head.desc.op.unwrap_or(ReduceOp::Sum);
-        Reduction { dtype: self.head.desc.dtype, op, divisor }
     }
 
     /// The part of each source; fewer than there are if one may not be read any more.

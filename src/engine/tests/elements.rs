@@ -71,7 +71,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
     };
     let (mut state, channel) = rank_of_four();
     let op = Arc::new(Op::default());
-    let request = Request {
+    let mut request = Request {
         channel,
         seq: 0,
         desc,
@@ -81,7 +81,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         deadline: WATCHDOG,
         priority: Priority::Normal,
     };
-    state.start(op, request);
+    state.start(op, &mut request);
     let key = state.key_at(0).unwrap();
     let bytes = COUNT * 4;
     let values = |factor: usize| -> Vec<u8> {
@@ -104,7 +104,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
     }
     state.released(key, sends[1], bytes);
     state.advance();
-    let outcome = state.ended.pop().expect("it is over").outcome;
+    let outcome = state.woken.pop().expect("it is over").take_outcome().expect("it has ended");
     outcome.result.unwrap();
     let sum: Vec<f32> = outcome.parts.unwrap().into_vec();
     for (index, value) in sum.into_iter().enumerate() {
