@@ -60,7 +60,7 @@ impl Handler for State {
             Flight::Collective(of) => of.released(usize::from(step), bytes),
             Flight::Exchange(of) => of.released(usize::from(step), bytes),
             Flight::Point(point) => point.add_done(bytes),
-            Flight::Rebuild(_) => {}
+            Flight::Direct(_) | Flight::Rebuild(_) => {}
         }
         self.touch(run);
         self.uncrowd();
@@ -119,7 +119,7 @@ impl State {
         match flight {
             Flight::Collective(run) => run.sink(from, header, io),
             Flight::Exchange(exchange) => exchange.sink(from, header, io),
-            Flight::Point(_) | Flight::Rebuild(_) => Ok(Sink::Discard),
+            Flight::Direct(_) | Flight::Point(_) | Flight::Rebuild(_) => Ok(Sink::Discard),
         }
     }
 
@@ -148,7 +148,7 @@ impl State {
             }
             Flight::Exchange(exchange) => exchange.arrived(exchange.head.rank_of(peer), header),
             Flight::Point(point) => point.arrived(header.length as usize),
-            Flight::Rebuild(_) => {}
+            Flight::Direct(_) | Flight::Rebuild(_) => {}
         }
         self.touch(key);
         Ok(())
@@ -395,9 +395,14 @@ impl State {
     }
 
     pub(crate) fn accept_lease(&mut self, key: RunKey, from: usize, header: &Header, lease: Arc<Lease>) {
-        let Some(Flight::Collective(run)) = self.flight(key) else { return };
-        if run.head.digest == header.digest && lease.digest == header.digest {
-            run.accept_offer(from, lease);
+        let Some(flight) = self.flight(key) else { return };
+        let agreed = flight.head().digest == header.digest
+            && match flight {
+                Flight::Collective(run) => run.accept_offer(from, lease),
+                Flight::Direct(direct) => direct.accept_offer(from, lease),
+                _ => false,
+            };
+        if agreed {
             self.touch(key);
         } else {
             self.contradicted(key);

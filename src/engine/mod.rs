@@ -9,7 +9,7 @@
 //!   and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
-//! - `run`: a collective, [`exchange`]: a small one; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
+//! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
@@ -23,6 +23,7 @@ pub(crate) mod call;
 pub(crate) mod channel;
 mod circle;
 pub(crate) mod core;
+mod direct;
 mod doubtful;
 mod exchange;
 pub(crate) mod family;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::direct::Blocks;
 use super::exchange::{Send, Shape};
 use crate::kernel::SOURCES_MAX;
 use crate::path::{Action, After, Partition, Post, Range, Source, Space, StepId, VerifiedPlan};
@@ -22,6 +23,8 @@ pub(crate) struct Program {
     pub windows: usize,
     /// If all of it is one exchange.
     pub exchange: Option<Shape>,
+    /// If all of it is a block for each rank to reduce and to write to all others.
+    pub direct: Option<Blocks>,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,7 @@ impl Program {
             scratch: plan.ranks[rank].scratch.clone(),
             windows: 0,
             exchange: None,
+            direct: None,
             plan: plan.clone(),
         };
         for (index, step) in plan.ranks[rank].steps.iter().enumerate() {
@@ -128,6 +132,7 @@ impl Program {
         }
         program.fuse();
         program.exchange = program.shape();
+        program.direct = program.blocks(rank);
         program
     }
 
@@ -180,6 +185,39 @@ impl Program {
             From::Input(input) => Some(Some(input)),
         });
         Some(Shape { sends: sends.collect::<Option<_>>()?, srcs: srcs.collect::<Option<_>>()?, post: *post })
+    }
+
+    /// The blocks, if each rank reduces one of its own vector from all and writes it to all.
+    fn blocks(&self, me: usize) -> Option<Blocks> {
+        let ranks = self.plan.ranks.len();
+        let at = self.steps.iter().position(|step| matches!(step.act, Act::Reduce { .. }))?;
+        let Act::Reduce { srcs, post, pushes, .. } = &self.steps[at].act else { return None };
+        let own = self.steps[at].range;
+        if self.steps.len() != 3 * ranks - 2 || srcs.len() != ranks || pushes.len() != ranks - 1 {
+            return None;
+        }
+        let mut of = vec![None; ranks];
+        of[me] = Some(own);
+        // What is lent to a peer is what it writes back, and nothing is lent twice.
+        for place in &self.steps {
+            let Act::Place { input, pushed: true } = place.act else { continue };
+            let from = self.inputs[input].from;
+            let [After::Stream(lent)] = place.after[..] else { return None };
+            let lent = &self.steps[usize::from(lent)];
+            let fits = matches!(lent.act, Act::Send { to, push: None, .. } if to == from)
+                && lent.after.is_empty()
+                && lent.range == place.range;
+            of[from] = Some(place.range).filter(|_| fits && of[from].is_none());
+        }
+        let of = of.into_iter().collect::<Option<Vec<_>>>()?;
+        let order = srcs.iter().map(|src| match *src {
+            From::Local(range) => (range == own).then_some(me),
+            From::Input(input) => Some(self.inputs[input].from),
+        });
+        let order = order.collect::<Option<Vec<_>>>()?;
+        let is_in_place = of.iter().all(|range| range.space == Space::Output);
+        let is_each_once = (0..ranks).all(|rank| order.contains(&rank));
+        (is_in_place && is_each_once).then_some(Blocks { of, order, post: *post })
     }
 
     fn input(&mut self, me: usize, from: usize, message: u16, step: usize) -> usize {

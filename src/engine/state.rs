@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed};
+use super::direct::{self, Direct};
 use super::exchange::{self, Exchange};
 use super::head::Head;
 use super::io::{Io, Via};
@@ -48,6 +49,7 @@ pub(crate) struct State {
     pub(super) order: Order,
     recycled: Vec<Recycled>,
     exchanged: Vec<exchange::Kept>,
+    directed: Vec<direct::Kept>,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
     /// Wakers are called by whoever holds no lock.
@@ -80,6 +82,7 @@ struct Slot {
 pub(crate) enum Flight {
     Collective(Run),
     Exchange(Exchange),
+    Direct(Direct),
     Point(Point),
     Rebuild(Waiting),
 }
@@ -100,6 +103,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => &run.head,
             Flight::Exchange(exchange) => &exchange.head,
+            Flight::Direct(direct) => &direct.head,
             Flight::Point(point) => &point.head,
             Flight::Rebuild(waiting) => &waiting.head,
         }
@@ -109,13 +113,14 @@ impl Flight {
         match self {
             Flight::Collective(run) => &mut run.head,
             Flight::Exchange(exchange) => &mut exchange.head,
+            Flight::Direct(direct) => &mut direct.head,
             Flight::Point(point) => &mut point.head,
             Flight::Rebuild(waiting) => &mut waiting.head,
         }
     }
 
     pub(crate) fn is_collective(&self) -> bool {
-        matches!(self, Flight::Collective(_) | Flight::Exchange(_))
+        matches!(self, Flight::Collective(_) | Flight::Exchange(_) | Flight::Direct(_))
     }
 
     /// Ranks of the communicator that it waits for.
@@ -123,6 +128,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => run.waits_for(),
             Flight::Exchange(exchange) => exchange.waits_for(),
+            Flight::Direct(direct) => direct.waits_for(),
             Flight::Point(point) => vec![point.peer],
             Flight::Rebuild(waiting) => waiting.open.clone(),
         }
@@ -146,6 +152,7 @@ impl State {
             order: Order::default(),
             recycled: Vec::new(),
             exchanged: Vec::new(),
+            directed: Vec::new(),
             ended: Vec::new(),
             woken: Vec::new(),
             large: false,
@@ -346,6 +353,12 @@ impl State {
         if self.io.hub.is_some() {
             self.polled.push(head.key);
         }
+        if Direct::fits(&program, &head.members, &self.io) {
+            let memory = self.directed.pop().unwrap_or_default();
+            let me = head.rank_of(self.io.me);
+            *place = Some(Flight::Direct(Direct::start(head, me, program, parts, memory, &mut self.io)));
+            return;
+        }
         let memory = self.recycled.pop().unwrap_or_default();
         *place = Some(Flight::Collective(Run::start(head, program, parts, memory, &mut self.io)));
     }
@@ -478,6 +491,7 @@ impl State {
         let (moved, complete) = match flight {
             Flight::Collective(run) => (run.advance(io), run.is_complete()),
             Flight::Exchange(exchange) => (exchange.advance(), exchange.is_complete()),
+            Flight::Direct(direct) => (direct.advance(io), direct.is_complete()),
             Flight::Point(point) => {
                 let complete = point.advance(io);
                 (complete, complete)
@@ -560,6 +574,11 @@ impl State {
                 }
                 Some(parts)
             }
+            Flight::Direct(direct) => {
+                let (parts, memory) = direct.end(&mut self.io);
+                self.directed.push(memory);
+                parts
+            }
             Flight::Point(point) => point.end(!forget, &mut self.io),
             Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
@@ -569,7 +588,7 @@ impl State {
         if let Some(channel) = self.channels[head.channel].as_mut() {
             channel.live -= 1;
             match &flight {
-                Flight::Collective(_) | Flight::Exchange(_) => {
+                Flight::Collective(_) | Flight::Exchange(_) | Flight::Direct(_) => {
                     channel.inflight.retain(|(_, of)| *of != key);
                     if forget {
                         channel.told(head.seq);

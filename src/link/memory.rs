@@ -291,6 +291,11 @@ impl Lease {
         stood
     }
 
+    /// Reader: nothing was read.
+    pub(crate) fn pass(&self, slot: usize) {
+        self.slots[slot].reader.reading.store(false, Ordering::Release);
+    }
+
     /// Owner: nobody may begin to read. Says whether nobody reads any more.
     pub(crate) fn revoke(&self) -> bool {
         self.revoked.store(true, Ordering::SeqCst);

@@ -26,9 +26,6 @@ const ONE_SHOT_BYTES_MAX: u64 = 16 << 10;
 /// The same between two ranks, where one-shot sends no more than two-shot does.
 const ONE_SHOT_BYTES_MAX_PAIR: u64 = 64 << 10;
 
-/// The same between two ranks of one process, which read and write each other's memory directly.
-const ONE_SHOT_BYTES_MAX_DIRECT: u64 = 128;
-
 /// The largest vector that is sent as a whole in each round of recursive doubling, in bytes.
 const DOUBLING_BYTES_MAX: u64 = 16 << 10;
 
@@ -208,12 +205,9 @@ impl Facts {
         self
     }
 
-    /// The same for ranks of one process.
+    /// The same for ranks of one process, which read and write each other's memory directly.
     pub const fn within_process(mut self) -> Self {
         self.in_process = true;
-        if self.world == 2 {
-            self.one_shot_bytes_max = ONE_SHOT_BYTES_MAX_DIRECT;
-        }
         self
     }
 
@@ -316,6 +310,9 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         _ if facts.world <= 1 => (Algorithm::MeshOneShot, "a rank alone has nothing to do"),
         Collective::AllGather | Collective::ReduceScatter if mesh => {
             (Algorithm::MeshOneShot, "few ranks: each block goes straight to where it is needed")
+        }
+        Collective::AllReduce if mesh && facts.in_process => {
+            (Algorithm::MeshTwoShot, "few ranks of one process: each reduces its share for all, in place")
         }
         Collective::AllReduce | Collective::Broadcast { .. } if mesh && bytes <= facts.one_shot_bytes_max => {
             (Algorithm::MeshOneShot, "few ranks and a small vector: one message each way")
@@ -490,7 +487,8 @@ mod tests {
         assert_eq!(chosen(3, 32 << 10, Order::Fixed), Algorithm::MeshTwoShot);
         let near = Facts::new(4).within_process().of_part(2);
         assert_eq!(near, Facts::new(2).within_process());
-        assert!(near.one_shot_bytes_max < Facts::new(2).one_shot_bytes_max);
+        let choice = choose(&near, Collective::AllReduce, 8, None).unwrap();
+        assert_eq!(choice.algorithm, Algorithm::MeshTwoShot);
         assert_eq!(chosen(8, 16 << 10, Order::Fixed), Algorithm::MeshOneShot);
         assert_eq!(chosen(9, 16 << 10, Order::Fixed), Algorithm::RecursiveDoubling);
         assert_eq!(chosen(9, 1 << 30, Order::Fixed), Algorithm::HalvingDoubling);

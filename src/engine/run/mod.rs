@@ -32,9 +32,9 @@ use crate::link::memory::Lease;
 use crate::path::{After, Partition, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
-const SLICE: usize = 128 << 10;
+pub(super) const SLICE: usize = 128 << 10;
 /// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
-const PASSES: usize = 2;
+pub(super) const PASSES: usize = 2;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.
 pub(super) const WINDOW: usize = 4 * PAYLOAD_MAX;
 /// Credit is told in portions of this size, except for the last.
@@ -212,9 +212,13 @@ impl Run {
         self.lease = Some(lease);
     }
 
-    /// A rank of this process has begun, with an equal digest.
-    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>) {
-        self.offers[from] = Some(lease);
+    /// A rank of this process has begun, with an equal digest. Says whether it lends as it has to.
+    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>) -> bool {
+        let agreed = lease.digest == self.head.digest;
+        if agreed {
+            self.offers[from] = Some(lease);
+        }
+        agreed
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -477,19 +481,12 @@ impl Run {
             self.let_go_of_scratch(kept);
             return Some(parts);
         };
-        // A finished run has no readers; an aborted one revokes.
-        let mut free = self.left == 0 || lease.revoke();
-        while !free && parts.is_lent() {
-            // Its owner waits, and a reader is at it for one slice at most.
-            std::hint::spin_loop();
-            free = lease.revoke();
-        }
-        if free {
+        let parts = take_back(&lease, self.left == 0, parts);
+        if parts.is_some() {
             self.let_go_of_scratch(kept);
             io.recycle_lease(lease);
-            return Some(parts);
+            return parts;
         }
-        lease.quarantine(parts);
         for block in self.scratch.drain(..) {
             let bytes = block.raw().len();
             lease.quarantine(Parts::from_block(block, bytes));
@@ -503,6 +500,22 @@ impl Run {
         }
         self.scratch.clear();
     }
+}
+
+/// An operation is over: its memory, unless a peer of this process is still at it, which then has it with the lease.
+pub(super) fn take_back(lease: &Lease, finished: bool, parts: Parts) -> Option<Parts> {
+    // A finished one has no readers; an aborted one revokes.
+    let mut free = finished || lease.revoke();
+    while !free && parts.is_lent() {
+        // Its owner waits, and a reader is at it for one slice at most.
+        std::hint::spin_loop();
+        free = lease.revoke();
+    }
+    if !free {
+        lease.quarantine(parts);
+        return None;
+    }
+    Some(parts)
 }
 
 /// The far end of an input.
