@@ -36,6 +36,10 @@ impl Raw {
         Raw { ptr: words.as_mut_ptr().cast(), bytes: size_of_val(words.as_slice()) }
     }
 
+    pub(crate) const fn as_ptr(self) -> *mut u8 {
+        self.ptr
+    }
+
     pub(crate) const fn len(self) -> usize {
         self.bytes
     }

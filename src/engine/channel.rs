@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::{CallDesc, Op, Request};
+use super::direct::Standing;
 pub(crate) use super::family::Family;
 use super::io::Io;
 use super::matching::Matching;
@@ -69,6 +70,7 @@ pub(crate) struct Channel {
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
     pub rebuild: Rebuild,
+    pub standing: Standing,
 }
 
 /// A frame for a number that was not called yet.
@@ -170,6 +172,7 @@ impl Channel {
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
             rebuild: Rebuild::new(ranks),
+            standing: Standing::default(),
         }
     }
 

@@ -40,19 +40,43 @@ pub(crate) struct Direct {
     memory: Kept,
     /// This rank in the communicator.
     me: usize,
-    /// Peers that have not lent yet.
+    /// Peers that are not known to lend.
     missing: usize,
     /// Bytes of the own block reduced; `None` before that has begun.
     done: Option<usize>,
     complete: bool,
+    /// A peer lends for another call under this number.
+    pub contradicted: bool,
+}
+
+/// Leases of a communicator that stand.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// The own one, while nothing in flight has it.
+    mine: Option<Arc<Lease>>,
+    /// Something in flight has it.
+    taken: bool,
+    /// By rank.
+    theirs: Vec<Option<Arc<Lease>>>,
+}
+
+impl Standing {
+    /// A lease that `from` will lend by again.
+    fn keep(&mut self, from: usize, lease: Arc<Lease>) {
+        if self.theirs.len() <= from {
+            self.theirs.resize(from + 1, None);
+        }
+        self.theirs[from] = Some(lease);
+    }
 }
 
 /// Allocations of an ended one, for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// By rank: its block of the own vector, and what it lends.
+    /// By rank: its block of the own vector; what it lends for this one operation; whether it is known to lend.
     blocks: Vec<Raw>,
     offers: Vec<Option<Arc<Lease>>>,
+    lends: Vec<bool>,
     sources: Vec<Raw>,
     copies: Vec<Raw>,
 }
@@ -70,6 +94,7 @@ impl Direct {
         program: Arc<Program>,
         parts: Parts,
         mut memory: Kept,
+        standing: &mut Standing,
         io: &mut Io,
     ) -> Direct {
         let ranks = head.members.len();
@@ -83,32 +108,56 @@ impl Direct {
         }));
         memory.offers.clear();
         memory.offers.resize(ranks, None);
-        let lease = io.lease(head.digest ^ DIRECT, memory.blocks.iter().copied());
-        let mut header = Header::new(Kind::Data, head.channel_id, head.seq);
-        header.digest = head.digest;
-        for peer in (0..ranks).filter(|peer| *peer != me) {
-            io.message(head.members[peer] as usize, header, Vec::new(), Some(lease.clone()));
-        }
-        Direct {
+        memory.lends.clear();
+        memory.lends.resize(ranks, false);
+        memory.lends[me] = true;
+        let mut direct = Direct {
             head,
             program,
             parts,
-            lease: Some(lease),
+            lease: None,
             memory,
             me,
             missing: ranks - 1,
             done: None,
             complete: false,
+            contradicted: false,
+        };
+        direct.lend(standing, io);
+        direct
+    }
+
+    /// Lends its block to each peer: by the lease that stands, which they look at, or else by one of its own.
+    fn lend(&mut self, standing: &mut Standing, io: &mut Io) {
+        let Head { seq, digest, channel_id, .. } = self.head;
+        let blocks = self.memory.blocks.iter().copied();
+        let peers = (0..self.memory.blocks.len()).filter(|peer| *peer != self.me);
+        let peers = peers.map(|peer| self.head.members[peer] as usize);
+        if let Some(lease) = standing.mine.take() {
+            lease.arm(seq, digest, blocks);
+            peers.for_each(|peer| io.publish(peer));
+            standing.taken = true;
+            self.lease = Some(lease);
+            return;
         }
+        let lease = io.lease(digest ^ DIRECT, blocks.clone(), !standing.taken);
+        standing.taken = true;
+        lease.arm(seq, digest, blocks);
+        let mut header = Header::new(Kind::Data, channel_id, seq);
+        header.digest = digest;
+        peers.for_each(|peer| io.message(peer, header, Vec::new(), Some(lease.clone())));
+        self.lease = Some(lease);
     }
 
     /// A peer has begun, with an equal digest. Says whether it lends as it has to.
-    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>) -> bool {
+    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>, standing: &mut Standing) -> bool {
         if lease.digest != self.head.digest ^ DIRECT || from == self.me {
             return false;
         }
-        if self.memory.offers[from].replace(lease).is_none() {
-            self.missing -= 1;
+        if lease.standing {
+            standing.keep(from, lease);
+        } else {
+            self.memory.offers[from] = Some(lease);
         }
         true
     }
@@ -118,8 +167,8 @@ impl Direct {
     }
 
     /// Moves as far as it can for now. Says whether anything moved; [`Io::unfinished`], whether more could.
-    pub(crate) fn advance(&mut self, io: &mut Io) -> bool {
-        if self.missing > 0 || self.complete {
+    pub(crate) fn advance(&mut self, standing: &Standing, io: &mut Io) -> bool {
+        if self.complete || self.missing > 0 && !self.find_missing(standing) {
             return false;
         }
         let program = self.program.clone();
@@ -130,7 +179,7 @@ impl Direct {
             if self.done == Some(bytes) {
                 break;
             }
-            if !self.reduce(blocks, bytes, io) {
+            if !self.reduce(blocks, bytes, standing, io) {
                 return moved;
             }
             moved = true;
@@ -140,46 +189,68 @@ impl Direct {
         moved | self.complete
     }
 
+    /// Looks for peers that have begun. Says whether all have.
+    fn find_missing(&mut self, standing: &Standing) -> bool {
+        for peer in 0..self.memory.lends.len() {
+            if self.memory.lends[peer] {
+                continue;
+            }
+            let lease = self.memory.lease_of(peer, standing);
+            match lease.and_then(|lease| lease.armed(self.me, self.head.seq)) {
+                Some(digest) if digest == self.head.digest => {
+                    self.memory.lends[peer] = true;
+                    self.missing -= 1;
+                }
+                Some(_) => self.contradicted = true,
+                None => {}
+            }
+        }
+        self.missing == 0
+    }
+
     /// Whether all peers are done with their blocks.
     fn is_written(&self) -> bool {
+        (0..self.memory.blocks.len()).all(|peer| self.is_written_by(peer))
+    }
+
+    fn is_written_by(&self, peer: usize) -> bool {
         let Some(lease) = &self.lease else { return true };
-        self.memory
-            .blocks
-            .iter()
-            .enumerate()
-            .all(|(peer, block)| peer == self.me || lease.taken(peer) == Some(block.len()))
+        peer == self.me || lease.is_finished(peer, self.head.seq)
     }
 
     /// Reduces the next slice of the own block. Not, if a peer has given it up: that will be told.
-    fn reduce(&mut self, blocks: &Blocks, bytes: usize, io: &mut Io) -> bool {
-        let Kept { blocks: own, offers, sources, copies } = &mut self.memory;
+    fn reduce(&mut self, blocks: &Blocks, bytes: usize, standing: &Standing, io: &mut Io) -> bool {
         let done = self.done.unwrap_or(0);
         let end = (done + SLICE).min(bytes);
-        let mut entered = 0;
+        let (mut sources, mut copies) =
+            (std::mem::take(&mut self.memory.sources), std::mem::take(&mut self.memory.copies));
+        let own = self.memory.blocks[self.me];
         for peer in &blocks.order {
-            let raw = match &offers[*peer] {
-                Some(lease) => lease.enter(self.me),
-                None => Some(own[self.me]),
+            let raw = if *peer == self.me {
+                Some(own)
+            } else {
+                let lease = self.memory.lease_of(*peer, standing);
+                lease.and_then(|lease| lease.enter(self.me)).filter(|raw| raw.len() == bytes)
             };
-            let Some(raw) = raw.filter(|raw| raw.len() == bytes) else { break };
-            entered += 1;
-            let slice = raw.sub(done..end);
-            sources.push(slice);
+            let Some(raw) = raw else { break };
+            sources.push(raw.sub(done..end));
             if *peer != self.me {
-                copies.push(slice);
+                copies.push(raw.sub(done..end));
             }
         }
+        let entered = sources.len();
         let all = entered == blocks.order.len();
         if all && end > done {
-            own[self.me].sub(done..end).reduce_from(self.head.reduction(blocks.post), sources, copies);
+            own.sub(done..end).reduce_from(self.head.reduction(blocks.post), &sources, &copies);
         }
         sources.clear();
         copies.clear();
+        (self.memory.sources, self.memory.copies) = (sources, copies);
         let mut stood = all;
-        for peer in &blocks.order[..entered] {
-            let Some(lease) = &offers[*peer] else { continue };
-            if all {
-                stood &= lease.leave(self.me, end);
+        for peer in blocks.order[..entered].iter().filter(|peer| **peer != self.me) {
+            let Some(lease) = self.memory.lease_of(*peer, standing) else { continue };
+            if all && end == bytes {
+                stood &= lease.finish(self.me, self.head.seq);
                 io.publish(self.head.members[*peer] as usize);
             } else {
                 lease.pass(self.me);
@@ -193,24 +264,34 @@ impl Direct {
 
     /// The ranks that have not begun, or are not done with their blocks.
     pub(crate) fn waits_for(&self) -> Vec<usize> {
-        let written = |peer: usize| {
-            self.lease.as_ref().is_none_or(|lease| lease.taken(peer) == Some(self.memory.blocks[peer].len()))
-        };
-        (0..self.head.members.len())
-            .filter(|peer| *peer != self.me && (self.memory.offers[*peer].is_none() || !written(*peer)))
-            .collect()
+        let waits = |peer: &usize| !self.memory.lends[*peer] || !self.is_written_by(*peer);
+        (0..self.memory.lends.len()).filter(waits).collect()
     }
 
     /// Ends it: gives back its vector unless somebody is still at it, and lets go of all others'.
-    pub(crate) fn end(&mut self, io: &mut Io) -> (Option<Parts>, Kept) {
+    pub(crate) fn end(&mut self, standing: Option<&mut Standing>, io: &mut Io) -> (Option<Parts>, Kept) {
         let mut memory = std::mem::take(&mut self.memory);
         memory.offers.clear();
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
         let Some(lease) = self.lease.take() else { return (Some(parts), memory) };
         let parts = take_back(&lease, self.complete, parts);
-        if parts.is_some() {
-            io.recycle_lease(lease);
+        if !lease.standing {
+            if parts.is_some() {
+                io.recycle_lease(lease);
+            }
+        } else if let Some(standing) = standing {
+            // One that was revoked stands no more; the next that is sent does.
+            standing.taken = false;
+            standing.mine = Some(lease).filter(|_| self.complete);
         }
         (parts, memory)
+    }
+}
+
+impl Kept {
+    /// What `peer` lends by: for this operation, or whenever it does.
+    fn lease_of<'a>(&'a self, peer: usize, standing: &'a Standing) -> Option<&'a Lease> {
+        let stands = || standing.theirs.get(peer)?.as_ref();
+        self.offers[peer].as_ref().or_else(stands).map(|lease| &**lease)
     }
 }

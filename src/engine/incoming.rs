@@ -396,12 +396,8 @@ impl State {
 
     pub(crate) fn accept_lease(&mut self, key: RunKey, from: usize, header: &Header, lease: Arc<Lease>) {
         let Some(flight) = self.flight(key) else { return };
-        let agreed = flight.head().digest == header.digest
-            && match flight {
-                Flight::Collective(run) => run.accept_offer(from, lease),
-                Flight::Direct(direct) => direct.accept_offer(from, lease),
-                _ => false,
-            };
+        let (agreed, channel) = (flight.head().digest == header.digest, flight.head().channel);
+        let agreed = agreed && self.offer(key, channel, from, lease);
         if agreed {
             self.touch(key);
         } else {

@@ -288,8 +288,13 @@ impl Io {
         }
     }
 
-    /// A lease for an operation that lends `ranges`, reused once its readers have let go of it.
-    pub(crate) fn lease(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) -> Arc<Lease> {
+    /// A lease for an operation that lends `ranges`, reused once its readers have let go of it; or one that stands.
+    pub(crate) fn lease(
+        &mut self,
+        digest: u64,
+        ranges: impl Iterator<Item = Raw>,
+        standing: bool,
+    ) -> Arc<Lease> {
         let free = self.leases.iter_mut().position(|lease| Arc::get_mut(lease).is_some());
         let mut lease = match free {
             Some(index) => self.leases.swap_remove(index),
@@ -297,6 +302,7 @@ impl Io {
         };
         if let Some(lease) = Arc::get_mut(&mut lease) {
             lease.reset(digest, ranges);
+            lease.standing = standing;
         }
         lease
     }

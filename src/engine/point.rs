@@ -87,7 +87,7 @@ impl Point {
         header.kind = Kind::Offer;
         header.offset = raw.len() as u64;
         if io.via(world) == Via::Memory {
-            let lease = io.lease(self.head.digest, std::iter::once(raw));
+            let lease = io.lease(self.head.digest, std::iter::once(raw), false);
             lease.lend(0, raw.len());
             if let Side::Send { lease: slot, .. } = &mut self.side {
                 *slot = Some(lease.clone());

@@ -23,6 +23,7 @@ use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
+use crate::link::memory::Lease;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
@@ -355,8 +356,10 @@ impl State {
         }
         if Direct::fits(&program, &head.members, &self.io) {
             let memory = self.directed.pop().unwrap_or_default();
-            let me = head.rank_of(self.io.me);
-            *place = Some(Flight::Direct(Direct::start(head, me, program, parts, memory, &mut self.io)));
+            let Some(channel) = self.channels[head.channel].as_mut() else { return };
+            let (me, standing) = (channel.rank, &mut channel.standing);
+            let direct = Direct::start(head, me, program, parts, memory, standing, &mut self.io);
+            *place = Some(Flight::Direct(direct));
             return;
         }
         let memory = self.recycled.pop().unwrap_or_default();
@@ -484,14 +487,34 @@ impl State {
         self.finish(sender, Ok(()));
     }
 
+    /// Hands a lease to the operation that it is for. Says whether it fits that.
+    pub(super) fn offer(&mut self, key: RunKey, channel: usize, from: usize, lease: Arc<Lease>) -> bool {
+        let Some(of) = self.channels[channel].as_mut() else { return false };
+        let slot = self.flights.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        match slot.and_then(|slot| slot.flight.as_mut()) {
+            Some(Flight::Collective(run)) => run.accept_offer(from, lease),
+            Some(Flight::Direct(direct)) => direct.accept_offer(from, lease, &mut of.standing),
+            _ => false,
+        }
+    }
+
     /// Moves one operation as far as it can, and ends it when it is complete.
     pub(crate) fn step(&mut self, key: RunKey) -> bool {
-        let Some((flight, io)) = self.flight_and_io(key) else { return false };
-        let priority = flight.head().priority;
+        let Some(slot) = self.flights.get_mut(key.index as usize) else { return false };
+        let Some(flight) = slot.flight.as_mut().filter(|_| slot.generation == key.generation) else {
+            return false;
+        };
+        let (priority, io) = (flight.head().priority, &mut self.io);
+        let mut contradicted = false;
         let (moved, complete) = match flight {
             Flight::Collective(run) => (run.advance(io), run.is_complete()),
             Flight::Exchange(exchange) => (exchange.advance(), exchange.is_complete()),
-            Flight::Direct(direct) => (direct.advance(io), direct.is_complete()),
+            Flight::Direct(direct) => {
+                let Some(channel) = &self.channels[direct.head.channel] else { return false };
+                let moved = direct.advance(&channel.standing, io);
+                contradicted = direct.contradicted;
+                (moved, direct.is_complete())
+            }
             Flight::Point(point) => {
                 let complete = point.advance(io);
                 (complete, complete)
@@ -500,6 +523,9 @@ impl State {
         };
         if moved || complete {
             self.order.moved(priority);
+        }
+        if contradicted {
+            self.contradicted(key);
         }
         if std::mem::take(&mut self.io.full) && !complete {
             self.crowded.push(key);
@@ -575,7 +601,9 @@ impl State {
                 Some(parts)
             }
             Flight::Direct(direct) => {
-                let (parts, memory) = direct.end(&mut self.io);
+                let channel = self.channels[direct.head.channel].as_mut();
+                let standing = channel.map(|channel| &mut channel.standing);
+                let (parts, memory) = direct.end(standing, &mut self.io);
                 self.directed.push(memory);
                 parts
             }

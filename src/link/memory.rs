@@ -9,6 +9,10 @@
 //! not read, or the owner sees the reader and leaves the memory to the lease, which lives as long as the reader's
 //! reference to it.
 //!
+//! A lease may *stand*: peers keep it, and its owner lends by it again ([`arm`](Lease::arm)) instead of sending another
+//! one, once all readers are done with the operation before. Who finds it armed for his number has the ranges of that
+//! operation: the owner changes them only when this reader, too, is done. One that was revoked never stands again.
+//!
 //! Why no wake-up is missed: who is about to sleep announces it and then looks at everything once more; who publishes
 //! does that first and then looks at the [`Announcement`].
 
@@ -22,7 +26,7 @@ use super::frame::Header;
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::runtime::announcement::Announcement;
-use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicUsize, Mutex};
+use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex};
 
 /// Messages that wait for one rank at most; senders keep what does not fit.
 const INBOX: usize = 4096;
@@ -193,6 +197,8 @@ impl Hub {
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) digest: u64,
+    /// Its owner will lend by it again, without a message: peers keep it.
+    pub(crate) standing: bool,
     slots: Vec<Slot>,
     revoked: AtomicBool,
     /// Memory that was still being read when the operation ended early; freed with the lease.
@@ -200,26 +206,42 @@ pub(crate) struct Lease {
 }
 
 /// One lent range: one step of the owner's plan, one reader.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
-    base: Raw,
-    /// Written by the owner: readable bytes plus one; 0 before it may start.
-    lent: CachePadded<AtomicUsize>,
+    owner: CachePadded<Owner>,
     reader: CachePadded<Reader>,
 }
 
+/// Written by the owner only: all that its reader has to fetch.
+#[derive(Debug, Default)]
+struct Owner {
+    start: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+    /// Readable bytes plus one; 0 before it may start.
+    lent: AtomicUsize,
+    /// Of a lease that stands: which operation it is for now, plus one, and that one's digest.
+    armed: AtomicU64,
+    digest: AtomicU64,
+}
+
 /// Written by the reader only, so that it stays in the reader's cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Reader {
     reading: AtomicBool,
     /// Bytes read plus one; 0 before the reader has begun.
     taken: AtomicUsize,
+    /// The last operation whose range it is done with, plus one.
+    finished: AtomicU64,
 }
 
-impl Slot {
-    fn new(base: Raw) -> Self {
-        let reader = Reader { reading: AtomicBool::new(false), taken: AtomicUsize::new(0) };
-        Slot { base, lent: CachePadded::new(AtomicUsize::new(0)), reader: CachePadded::new(reader) }
+impl Owner {
+    fn set(&self, range: Raw) {
+        self.start.store(range.as_ptr(), Ordering::Relaxed);
+        self.bytes.store(range.len(), Ordering::Relaxed);
+    }
+
+    fn range(&self) -> Raw {
+        Raw::new(self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -227,6 +249,7 @@ impl Lease {
     pub(crate) fn new() -> Self {
         Lease {
             digest: 0,
+            standing: false,
             slots: Vec::new(),
             revoked: AtomicBool::new(false),
             quarantine: Mutex::new(Vec::new()),
@@ -236,22 +259,56 @@ impl Lease {
     /// Makes the lease ready for another operation that lends `ranges`; nobody else has it.
     pub(crate) fn reset(&mut self, digest: u64, ranges: impl Iterator<Item = Raw>) {
         self.digest = digest;
+        self.standing = false;
         self.revoked.store(false, Ordering::Relaxed);
-        for (used, base) in ranges.enumerate() {
+        for (used, range) in ranges.enumerate() {
             if used == self.slots.len() {
-                self.slots.push(Slot::new(base));
+                self.slots.push(Slot::default());
             }
-            let slot = &mut self.slots[used];
-            slot.base = base;
-            slot.lent.store(0, Ordering::Relaxed);
-            slot.reader.taken.store(0, Ordering::Relaxed);
-            slot.reader.reading.store(false, Ordering::Relaxed);
+            let Slot { owner, reader } = &self.slots[used];
+            owner.set(range);
+            owner.lent.store(0, Ordering::Relaxed);
+            owner.armed.store(0, Ordering::Relaxed);
+            reader.taken.store(0, Ordering::Relaxed);
+            reader.finished.store(0, Ordering::Relaxed);
+            reader.reading.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Owner: lends `ranges` to the readers for operation `number`, all at once. All are done with the one before.
+    pub(crate) fn arm(&self, number: u64, digest: u64, ranges: impl Iterator<Item = Raw>) {
+        for (Slot { owner, .. }, range) in self.slots.iter().zip(ranges) {
+            owner.set(range);
+            owner.digest.store(digest, Ordering::Relaxed);
+            owner.armed.store(number + 1, Ordering::Release);
+        }
+    }
+
+    /// Reader: the digest of operation `number`, if its range is lent.
+    pub(crate) fn armed(&self, slot: usize, number: u64) -> Option<u64> {
+        let owner = &self.slots.get(slot)?.owner;
+        (owner.armed.load(Ordering::Acquire) == number + 1).then(|| owner.digest.load(Ordering::Relaxed))
+    }
+
+    /// Reader: it is done with its range of operation `number`, and leaves. Says whether the lease stood all the time.
+    pub(crate) fn finish(&self, slot: usize, number: u64) -> bool {
+        let reader = &self.slots[slot].reader;
+        let stood = !self.revoked.load(Ordering::Acquire);
+        if stood {
+            reader.finished.store(number + 1, Ordering::Release);
+        }
+        reader.reading.store(false, Ordering::Release);
+        stood
+    }
+
+    /// Owner: whether the reader is done with its range of operation `number`.
+    pub(crate) fn is_finished(&self, slot: usize, number: u64) -> bool {
+        self.slots[slot].reader.finished.load(Ordering::Acquire) == number + 1
     }
 
     /// Owner: `bytes` of the range may be read. Says whether that is news.
     pub(crate) fn lend(&self, slot: usize, bytes: usize) -> bool {
-        let lent = &self.slots[slot].lent;
+        let lent = &self.slots[slot].owner.lent;
         let news = lent.load(Ordering::Relaxed) != bytes + 1;
         if news {
             lent.store(bytes + 1, Ordering::Release);
@@ -266,18 +323,18 @@ impl Lease {
 
     /// Reader: how far it may read; `None` before the owner lends.
     pub(crate) fn readable(&self, slot: usize) -> Option<usize> {
-        self.slots.get(slot)?.lent.load(Ordering::Acquire).checked_sub(1)
+        self.slots.get(slot)?.owner.lent.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// Reader: the range, to be read before [`leave`](Self::leave); `None` if the lease was revoked.
     pub(crate) fn enter(&self, slot: usize) -> Option<Raw> {
-        let Slot { base, reader, .. } = &self.slots[slot];
+        let Slot { owner, reader } = &self.slots[slot];
         reader.reading.store(true, Ordering::SeqCst);
         if self.revoked.load(Ordering::SeqCst) {
             reader.reading.store(false, Ordering::Release);
             return None;
         }
-        Some(*base)
+        Some(owner.range())
     }
 
     /// Reader: `bytes` of the range are read. Says whether the lease stood all the time.
@@ -291,7 +348,7 @@ impl Lease {
         stood
     }
 
-    /// Reader: nothing was read.
+    /// Reader: it leaves, and is not done.
     pub(crate) fn pass(&self, slot: usize) {
         self.slots[slot].reader.reading.store(false, Ordering::Release);
     }

@@ -78,6 +78,39 @@ fn what_is_lent_was_written_and_what_is_taken_was_read() {
     });
 }
 
+/// The owner lends for operations 0 and 1 by one lease; gives 0 up if its reader is not done with it at the first look.
+#[test]
+fn a_lease_that_stands_lends_for_one_operation_at_a_time() {
+    loom::model(|| {
+        let (lease, memory) = lent();
+        let reader = thread::spawn({
+            let (lease, memory) = (lease.clone(), memory.clone());
+            move || {
+                for number in 0..2 {
+                    let Some(digest) = lease.armed(0, number) else { continue };
+                    assert_eq!(digest, 7 + number, "the digest of another operation");
+                    if lease.enter(0).is_some() {
+                        memory.write();
+                        lease.finish(0, number);
+                    }
+                }
+            }
+        });
+        memory.write();
+        lease.arm(0, 7, once(Raw::EMPTY));
+        if lease.is_finished(0, 0) {
+            memory.write();
+            lease.arm(1, 8, once(Raw::EMPTY));
+            if lease.is_finished(0, 1) {
+                memory.write();
+            }
+        } else if lease.revoke() {
+            memory.write();
+        }
+        assert!(reader.join().is_ok());
+    });
+}
+
 /// Rank 1 does something that rank 0 must not miss: rank 0 sleeps only if it was called after that.
 fn nobody_sleeps_through(act: fn(&Hub, &Lease), seen: fn(&Hub, &Lease) -> bool) {
     loom::model(move || {

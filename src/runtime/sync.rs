@@ -11,6 +11,9 @@ mod stand_in;
 #[cfg(hcomm_loom)]
 pub(crate) use stand_in::*;
 
+// An address says nothing by itself: what it publishes is ordered by something else.
+pub(crate) use std::sync::atomic::AtomicPtr;
+
 #[cfg(not(hcomm_loom))]
 pub(crate) use {
     atomic_waker::AtomicWaker,

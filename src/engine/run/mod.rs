@@ -198,7 +198,7 @@ impl Run {
 
     /// Tells the ranks of this process what this operation lends.
     fn offer(&mut self, io: &mut Io) {
-        let lease = io.lease(self.head.digest, self.steps.iter().map(|step| step.raw));
+        let lease = io.lease(self.head.digest, self.steps.iter().map(|step| step.raw), false);
         let mut told = [false; SOURCES_MAX];
         for step in &self.program.steps {
             let Act::Send { to, .. } = step.act else { continue };
