@@ -80,6 +80,7 @@ fn tell(lie: &Lie) {
             let value = match call {
                 Call::Place(_) | Call::Receive(_) => 2.0,
                 Call::Send(_) | Call::PointSend(_) => 1.0,
+                Call::Exchange(_) => 3.0,
                 // The half that is reduced here, and the one that the liar made up.
                 Call::Reduce(count) => {
                     assert!(result[..count / 2].iter().all(|value| [2.0, 3.0].contains(value)), "{name}");

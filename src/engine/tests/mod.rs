@@ -59,6 +59,8 @@ pub(super) enum Call {
     Place(usize),
     /// Ring all_reduce of so many f32: each half is reduced by one rank.
     Reduce(usize),
+    /// One-shot all_reduce of so many f32, small enough to be one exchange.
+    Exchange(usize),
     /// Broadcast to the liar.
     Send(usize),
     /// A message from, or to, the liar.
@@ -133,6 +135,7 @@ impl Scene {
             Call::Place(_) => (Algorithm::BinomialTree, Collective::Broadcast { root: Rank(1) }),
             Call::Send(_) => (Algorithm::BinomialTree, Collective::Broadcast { root: Rank(0) }),
             Call::Reduce(_) => (Algorithm::Ring, Collective::AllReduce),
+            Call::Exchange(_) => (Algorithm::MeshOneShot, Collective::AllReduce),
             Call::Receive(_) | Call::PointSend(_) => return None,
         };
         let plan = self.plans.get(algorithm, collective, self.members as u32).unwrap();
@@ -144,7 +147,9 @@ impl Scene {
         let (operation, count, op, root, tag) = match call {
             Call::Place(count) => ("broadcast", count, None, Some(Rank(1)), None),
             Call::Send(count) => ("broadcast", count, None, Some(Rank(0)), None),
-            Call::Reduce(count) => ("all_reduce", count, Some(ReduceOp::Sum), None, None),
+            Call::Reduce(count) | Call::Exchange(count) => {
+                ("all_reduce", count, Some(ReduceOp::Sum), None, None)
+            }
             Call::Receive(count) => ("recv", count, None, Some(Rank(1)), Some(Tag(TAG))),
             Call::PointSend(count) => ("send", count, None, Some(Rank(1)), Some(Tag(TAG))),
         };
@@ -222,7 +227,7 @@ impl Begun {
 
     pub(super) fn bytes(&self) -> usize {
         match self.call {
-            Call::Place(count) | Call::Send(count) => count * 4,
+            Call::Place(count) | Call::Send(count) | Call::Exchange(count) => count * 4,
             Call::Reduce(count) => count * 2,
             Call::Receive(count) | Call::PointSend(count) => count * 4,
         }
@@ -308,6 +313,11 @@ impl Liar {
         match begun.call {
             Call::Place(_) if payload.len() <= super::io::EAGER_MAX => {
                 let mut header = begun.data(false, 0);
+                header.flags = EAGER;
+                self.send(Class::Fast, header, &payload);
+            }
+            Call::Exchange(_) => {
+                let mut header = begun.data(true, 0);
                 header.flags = EAGER;
                 self.send(Class::Fast, header, &payload);
             }

@@ -282,3 +282,113 @@ const CREDIT: &[Lie] = &[
 fn credit_is_for_what_is_sent() {
     tell_all(CREDIT);
 }
+
+const EXCHANGES: &[Lie] = &[
+    (
+        "with more than the message",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            liar.send(Fast, eager(begun.data(true, 0)), &[9; SMALL * 4 + 4]);
+        },
+        Lost("payload up to"),
+    ),
+    (
+        "with a part of the message",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            liar.send(Fast, eager(begun.data(true, 0)), &[9; 200]);
+        },
+        Lost("in pieces"),
+    ),
+    (
+        "with a message that is not in the plan",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            let mut header = eager(begun.data(true, 0));
+            header.item = 1;
+            liar.send(Fast, header, &[9; SMALL * 4]);
+        },
+        Lost("not in the plan"),
+    ),
+    (
+        "on both connections",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            let frame = liar.frame(Fast, eager(begun.data(true, 0)), &[9; SMALL * 4]);
+            liar.raw(Fast, &frame[..frame.len() / 2]);
+            std::thread::sleep(Duration::from_millis(50));
+            liar.send(Bulk, eager(begun.data(true, 0)), &[9; SMALL * 4]);
+        },
+        Lost("both connections"),
+    ),
+    (
+        "in another call",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            let mut header = eager(begun.data(true, 0));
+            header.digest ^= 1;
+            liar.send(Fast, header, &[9; SMALL * 4]);
+        },
+        Fails("mismatch"),
+    ),
+    (
+        "and grants what was sent unasked",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            let mut credit = begun.header(Kind::Credit);
+            credit.offset = SMALL as u64 * 4;
+            liar.send(Fast, credit, &[]);
+        },
+        Lost("credit for a message that needs none"),
+    ),
+    (
+        "and asks for credit twice",
+        Call::Exchange(SMALL),
+        |liar, begun| {
+            let mut request = begun.data(true, 0);
+            request.kind = Kind::Request;
+            liar.send(Fast, request, &[]);
+            liar.send(Fast, request, &[]);
+        },
+        Lost("asks for credit twice"),
+    ),
+    (
+        "and asks for credit, as it may",
+        Call::Exchange(20_000 / 4),
+        |liar, begun| {
+            let mut request = begun.data(true, 0);
+            request.kind = Kind::Request;
+            liar.send(Fast, request, &[]);
+            let (granted, _) = liar.read_kind(Fast, Kind::Credit);
+            assert_eq!(granted.offset, begun.bytes() as u64);
+        },
+        Unheeded,
+    ),
+];
+
+#[test]
+fn an_exchange_takes_one_message_of_each_rank() {
+    tell_all(EXCHANGES);
+}
+
+/// An exchange is given up while a message is half way into its memory; the next one has other memory by then.
+#[test]
+fn an_exchange_that_was_given_up_leaves_the_next_one_alone() {
+    for count in [SMALL, 5000] {
+        watched("given up", move || {
+            let mut scene = Scene::new();
+            let first = scene.begin(Call::Exchange(count));
+            let bytes = count * 4;
+            let stale = scene.liar.frame(Fast, eager(first.data(true, 0)), &vec![0x7f; bytes]);
+            scene.liar.raw(Fast, &stale[..stale.len() / 2]);
+            std::thread::sleep(Duration::from_millis(50));
+            scene.engine.cancel(&first.op);
+            assert!(matches!(scene.end(&first), Err(Error::Cancelled { .. })));
+            let second = scene.begin(Call::Exchange(count));
+            scene.liar.raw(Fast, &stale[stale.len() / 2..]);
+            scene.liar.serve(&second);
+            assert_eq!(scene.end(&second).unwrap(), vec![3f32; count]);
+            scene.assert_usable();
+        });
+    }
+}

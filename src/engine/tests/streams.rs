@@ -54,6 +54,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         Just(Call::Place(300_000)),
         Just(Call::Reduce(400_000)),
         Just(Call::Reduce(200)),
+        Just(Call::Exchange(100)),
+        Just(Call::Exchange(10_000)),
         Just(Call::Send(100_000)),
         Just(Call::Receive(100_000)),
         Just(Call::PointSend(100_000)),
