@@ -61,6 +61,14 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Leases that stand no more may hold memory that was left to them.
+    fn let_go(&mut self) {
+        let theirs = self.theirs.iter_mut();
+        theirs
+            .filter(|lease| lease.as_ref().is_some_and(|lease| lease.is_revoked()))
+            .for_each(|lease| *lease = None);
+    }
+
     /// A lease that `from` will lend by again.
     fn keep(&mut self, from: usize, lease: Arc<Lease>) {
         if self.theirs.len() <= from {
@@ -229,7 +237,9 @@ impl Direct {
             let raw = if *peer == self.me {
                 Some(own)
             } else {
+                // Whatever else its owner does by it: while it is armed for this number and not revoked, this is its memory.
                 let lease = self.memory.lease_of(*peer, standing);
+                let lease = lease.filter(|lease| lease.armed(self.me, self.head.seq).is_some());
                 lease.and_then(|lease| lease.enter(self.me)).filter(|raw| raw.len() == bytes)
             };
             let Some(raw) = raw else { break };
@@ -269,10 +279,13 @@ impl Direct {
     }
 
     /// Ends it: gives back its vector unless somebody is still at it, and lets go of all others'.
-    pub(crate) fn end(&mut self, standing: Option<&mut Standing>, io: &mut Io) -> (Option<Parts>, Kept) {
+    pub(crate) fn end(&mut self, mut standing: Option<&mut Standing>, io: &mut Io) -> (Option<Parts>, Kept) {
         let mut memory = std::mem::take(&mut self.memory);
         memory.offers.clear();
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
+        if let Some(standing) = standing.as_deref_mut().filter(|_| !self.complete) {
+            standing.let_go();
+        }
         let Some(lease) = self.lease.take() else { return (Some(parts), memory) };
         let parts = take_back(&lease, self.complete, parts);
         if !lease.standing {

@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     core: Turns<Core>,
     submissions: ArrayQueue<Arc<Op>>,
     cancelled: AtomicBool,
+    /// The last hint that a turn has seen.
+    pub(super) seen: AtomicUsize,
     /// The last turn could have gone on.
     unfinished: AtomicBool,
     watch: Watch,
@@ -98,6 +100,7 @@ impl Engine {
             core: Turns::new(core),
             submissions: ArrayQueue::new(SUBMISSIONS),
             cancelled: AtomicBool::new(false),
+            seen: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
             watch: Watch::default(),
             sleepers: Sleepers::default(),
@@ -288,6 +291,7 @@ impl Shared {
             self.watch.count();
             if let Some(hub) = &self.hub {
                 hub.set_driver(self.me, THREAD.with(|thread| *thread));
+                self.seen.store(hub.news(self.me), Ordering::Relaxed);
             }
             self.begin_submitted(&mut core);
             if let Some((op, request)) = call.take() {

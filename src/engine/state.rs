@@ -9,12 +9,11 @@ use super::channel::{Channel, Kept, Stashed};
 use super::direct::{self, Direct};
 use super::exchange::{self, Exchange};
 use super::head::Head;
-use super::io::{Io, Via};
+use super::io::Io;
 use super::links::SAMPLE_BYTES;
-use super::matching::{Content, Place, Unexpected};
 use super::order::Order;
 use super::peer::{Peer, Standing};
-use super::point::{Point, Side};
+use super::point::Point;
 use super::program::Program;
 use super::rebuild::Waiting;
 use super::room::Room;
@@ -381,110 +380,6 @@ impl State {
                 self.broke_protocol(key, from, problem);
             }
         }
-    }
-
-    fn launch_send(&mut self, head: Head, to: usize, parts: Parts) {
-        let key = head.key;
-        let tag = head.desc.tag.map_or(0, |tag| tag.0);
-        let world = head.members[to] as usize;
-        let channel = head.channel;
-        let Some(of) = self.channels[channel].as_mut() else { return };
-        let number = of.matching[to].number();
-        let side = Side::Send { number, queued: 0, done: 0, accepted: false, lease: None };
-        let mut point = Point::new(head, to, tag, parts, side);
-        if self.io.via(world) == Via::Myself {
-            let (digest, bytes) = (point.head.digest, point.raw().len());
-            self.place_flight(key, Flight::Point(point));
-            let content = Content::Local(key);
-            self.match_message(channel, to, Unexpected { number, tag, digest, bytes, content });
-            return;
-        }
-        of.matching[to].sends.insert(number, key);
-        point.known.number = Some(number);
-        if point.begin_send(&mut self.io) {
-            of.matching[to].offers.insert(number);
-        }
-        if point.is_polled() {
-            self.polled.push(key);
-        }
-        self.place_flight(key, Flight::Point(point));
-        self.step(key);
-    }
-
-    fn launch_receive(&mut self, head: Head, from: usize, parts: Parts) {
-        let key = head.key;
-        let tag = head.desc.tag.map_or(0, |tag| tag.0);
-        let channel = head.channel;
-        let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None };
-        self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
-        let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].unexpected.pop(tag) {
-            Some(message) => self.give_message(channel, from, key, message),
-            None => {
-                let place = of.matching[from].posted.push(tag, key);
-                self.place_point(key, place);
-            }
-        }
-    }
-
-    /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
-    pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
-        let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].posted.pop(message.tag) {
-            Some(key) => self.give_message(channel, from, key, message),
-            None => {
-                let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
-                let place = of.matching[from].unexpected.push(message.tag, message);
-                if let Some(sender) = local {
-                    self.place_point(sender, place);
-                }
-            }
-        }
-    }
-
-    /// An operation is to be found at this place until it is matched.
-    fn place_point(&mut self, key: RunKey, place: Place) {
-        if let Some(Flight::Point(point)) = self.flight(key) {
-            point.known.place = Some(place);
-        }
-    }
-
-    fn give_message(&mut self, channel: usize, from: usize, key: RunKey, message: Unexpected) {
-        let world = self.channels[channel].as_ref().map_or(0, |of| of.members[from] as usize);
-        if let Content::Whole(bytes) = &message.content {
-            self.io.consume_eager(world, bytes.len());
-        }
-        let Some((Flight::Point(point), io)) = self.flight_and_io(key) else { return };
-        if point.raw().len() != message.bytes || point.head.digest != message.digest {
-            self.refuse_message(key, channel, from, &message);
-            return;
-        }
-        let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
-        let number = message.number;
-        let offered = matches!(message.content, Content::Offered);
-        point.take_message(message, io);
-        if point.is_polled() {
-            self.polled.push(key);
-        }
-        if offered && let Some(of) = self.channels[channel].as_mut() {
-            of.matching[from].receives.insert(number, key);
-            if let Some(Flight::Point(point)) = self.flight(key) {
-                point.known.number = Some(number);
-            }
-        }
-        if let Some(sender) = local {
-            self.give_local(sender, key);
-        }
-        self.step(key);
-    }
-
-    fn give_local(&mut self, sender: RunKey, receiver: RunKey) {
-        let Some(Flight::Point(point)) = self.flight(sender) else { return };
-        let src = point.raw();
-        if let Some(Flight::Point(point)) = self.flight(receiver) {
-            point.take_local(src);
-        }
-        self.finish(sender, Ok(()));
     }
 
     /// Hands a lease to the operation that it is for. Says whether it fits that.

@@ -1,6 +1,7 @@
 //! How a call is waited for: look for a while, then sleep.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -64,7 +65,10 @@ impl Shared {
         // Not known before it is needed: what has come already needs no clock.
         let mut begun = None;
         loop {
-            let news = self.hub.as_ref().map(|hub| hub.news(self.me));
+            // The last turn has seen all up to the last hint.
+            if self.policy == SpinPolicy::Look {
+                self.await_news();
+            }
             let (moved, now) = self.drive_at();
             if op.is_done() {
                 return false;
@@ -78,7 +82,6 @@ impl Shared {
             }
             match self.policy {
                 SpinPolicy::Look => {
-                    self.await_news(news.filter(|_| !moved && !self.has_links));
                     let idle_since = *wait.idle_since.get_or_insert(now);
                     if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
                         if !moved {
@@ -102,18 +105,20 @@ impl Shared {
         }
     }
 
-    /// Waits for a moment, or for a hint other than the last one seen, where only peers of this process can bring news.
-    fn await_news(&self, last: Option<usize>) {
+    /// Waits for a moment, or for a hint that no turn has seen, where only peers of this process can bring news.
+    fn await_news(&self) {
         /// About half a microsecond: what comes without a hint is not held up by more.
         const PAUSES: usize = 16;
-        std::hint::spin_loop();
-        if let (Some(hub), Some(last)) = (&self.hub, last) {
-            for _ in 0..PAUSES {
-                if hub.news(self.me) != last {
-                    return;
-                }
-                std::hint::spin_loop();
+        let Some(hub) = self.hub.as_ref().filter(|_| !self.has_links) else {
+            std::hint::spin_loop();
+            return;
+        };
+        let seen = self.seen.load(Ordering::Relaxed);
+        for _ in 0..PAUSES {
+            if hub.news(self.me) != seen {
+                return;
             }
+            std::hint::spin_loop();
         }
     }
 

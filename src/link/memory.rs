@@ -359,6 +359,10 @@ impl Lease {
         !self.slots.iter().any(|slot| slot.reader.reading.load(Ordering::SeqCst))
     }
 
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
     /// Owner: leaves memory to the lease because somebody still reads it.
     pub(crate) fn quarantine(&self, parts: Parts) {
         if let Ok(mut kept) = self.quarantine.lock() {
