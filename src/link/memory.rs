@@ -290,15 +290,11 @@ impl Lease {
         (owner.armed.load(Ordering::Acquire) == number + 1).then(|| owner.digest.load(Ordering::Relaxed))
     }
 
-    /// Reader: it is done with its range of operation `number`, and leaves. Says whether the lease stood all the time.
-    pub(crate) fn finish(&self, slot: usize, number: u64) -> bool {
+    /// Reader: it is done with its range of operation `number`, and leaves.
+    pub(crate) fn finish(&self, slot: usize, number: u64) {
         let reader = &self.slots[slot].reader;
-        let stood = !self.revoked.load(Ordering::Acquire);
-        if stood {
-            reader.finished.store(number + 1, Ordering::Release);
-        }
+        reader.finished.store(number + 1, Ordering::Release);
         reader.reading.store(false, Ordering::Release);
-        stood
     }
 
     /// Owner: whether the reader is done with its range of operation `number`.
