@@ -200,6 +200,11 @@ impl Op {
         self.listed.swap(listed, Ordering::AcqRel)
     }
 
+    /// Whether somebody has gone to sleep over it and still waits for it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.listed.load(Ordering::Acquire) && self.is_waited_for()
+    }
+
     /// Stores the outcome. The waker is left for [`wake`](Self::wake), outside of locks.
     pub(crate) fn finish(&self, outcome: Outcome) {
         *lock(&self.outcome) = Some(outcome);

@@ -1,7 +1,9 @@
 //! Waiting long: who is told, what is said, and who is to blame.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::call::Op;
 use super::channel::Channel;
 use super::state::{Flight, STALL, State};
 use super::status::{Current, Status};
@@ -44,12 +46,44 @@ impl State {
         self.tell_status(index, None);
     }
 
-    pub(super) fn unpolled_ms(&self) -> u64 {
-        self.now.saturating_duration_since(self.polled_at).as_millis() as u64
+    /// How long the program has been away, for others to be told. If it awaits nothing here, since it last polled. One that
+    /// sleeps in an await polls nothing either, in the normal course of things: it is called, and is away if it does not
+    /// come, which shows the next time that somebody is told.
+    pub(super) fn unpolled_ms(&mut self) -> u64 {
+        let unanswered = self.called_at.filter(|at| *at > self.polled_at);
+        let since = match unanswered {
+            _ if self.asleep().next().is_none() => self.polled_at,
+            Some(called) => called,
+            None => {
+                self.call_sleepers();
+                self.now
+            }
+        };
+        self.now.saturating_duration_since(since).as_millis() as u64
+    }
+
+    /// Calls over which the program has gone to sleep, on whatever communicator.
+    fn asleep(&self) -> impl Iterator<Item = &Arc<Op>> {
+        let delayed = self.channels.iter().flatten().flat_map(|channel| &channel.delayed);
+        let waiting = self.flights().map(|flight| &flight.head().op).chain(delayed.map(|(op, ..)| op));
+        waiting.filter(|op| op.is_asleep())
+    }
+
+    /// Calls all who sleep: whoever is in front may be a future that is kept and not polled.
+    fn call_sleepers(&mut self) {
+        let recently = |at: Instant| self.now.saturating_duration_since(at) < STALL;
+        // Whoever polls just now need not come, nor one who has just come.
+        if self.polled_at == self.now || self.called_at.is_some_and(recently) {
+            return;
+        }
+        self.called_at = Some(self.now);
+        let asleep: Vec<_> = self.asleep().cloned().collect();
+        self.woken.extend(asleep);
     }
 
     /// Tells the members of a communicator, or one of them, where this rank is.
     fn tell_status(&mut self, index: usize, to: Option<usize>) {
+        let unpolled_ms = self.unpolled_ms();
         let Some(channel) = &self.channels[index] else { return };
         let oldest = self
             .flights()
@@ -62,7 +96,6 @@ impl State {
         });
         let digest = oldest.map_or(0, |flight| flight.head().digest);
         let collective = oldest.is_some_and(Flight::is_collective);
-        let unpolled_ms = self.unpolled_ms();
         let family = channel.family.as_ref().map_or(channel.id, |family| family.parent);
         let elsewhere = if current.is_none() { self.elsewhere(family) } else { None };
         let number = current.as_ref().map_or(channel.called, |current| current.seq);

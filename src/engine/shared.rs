@@ -392,7 +392,13 @@ impl Shared {
     /// falls due next.
     pub(crate) fn serve(&self, now: Instant, mut drive: bool) -> Option<Option<Instant>> {
         let mut due = None;
+        let mut asked = false;
         let last = self.core.drive(self.core.offer(), |mut core| {
+            if std::mem::replace(&mut asked, true) {
+                // A further turn is one that a user asked for, and need not take himself.
+                core.state.polled_at = now;
+                drive = true;
+            }
             if drive {
                 core.state.now = now;
                 core.collect();
@@ -402,8 +408,6 @@ impl Shared {
             if core.is_ready() {
                 due = Some(now);
             }
-            // A further turn is one that somebody asked for.
-            drive = true;
             self.note_unfinished(&core);
             self.unlock_and_wake(core);
         });

@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub reports: Vec<(Arc<[u32]>, Report)>,
     /// When the user's program last polled anything here.
     pub polled_at: Instant,
+    /// When those who sleep in an await were last called to see whether they come.
+    pub(super) called_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -164,6 +166,7 @@ impl State {
             live: 0,
             reports: Vec::new(),
             polled_at: now,
+            called_at: None,
         }
     }
 

@@ -14,7 +14,8 @@ pub(crate) struct Status {
     pub next: u64,
     /// The oldest operation it waits in.
     pub current: Option<Current>,
-    /// How long ago its program last polled anything here, in milliseconds.
+    /// How long its program has been away, in milliseconds: since it last polled anything, or, if it sleeps in an await,
+    /// since it was called and has not come.
     pub unpolled_ms: u64,
     /// If it waits in nothing on this communicator: what it waits in on the one whose key this is for, under another key,
     /// or on another communicator.
@@ -28,7 +29,7 @@ pub(crate) struct Current {
     pub waits_for: Vec<u32>,
 }
 
-/// A program that has polled within this time is not busy with something else.
+/// A program that was here, or has been called, within this time is not busy with something else.
 const BUSY: Duration = Duration::from_millis(100);
 
 impl Status {

@@ -70,10 +70,11 @@ impl Conduct {
     fn of(state: &str) -> Self {
         let words = [
             ("but is in ", Conduct::Elsewhere),
-            ("busy elsewhere", Conduct::Busy),
             ("has not been heard from", Conduct::Silent),
+            // Whoever is in no operation is busy with something else, in the normal course of things.
             ("has not called", Conduct::NotCalled),
             ("is in no operation", Conduct::Idle),
+            ("busy elsewhere", Conduct::Busy),
             ("is in ", Conduct::Elsewhere),
         ];
         words.iter().find(|(part, _)| state.contains(part)).map_or(Conduct::Unknown, |(_, conduct)| *conduct)
@@ -82,7 +83,9 @@ impl Conduct {
     const fn cause(self) -> &'static str {
         match self {
             Conduct::Silent => "the process has not started, is stopped, or can't be reached",
-            Conduct::Busy => "the program does something else and has not come back to this communicator",
+            Conduct::Busy => {
+                "the program has begun an operation, does something else, and has not come back to it"
+            }
             Conduct::NotCalled => "the program has not come to this call, or leaves it out",
             Conduct::Idle => "the program has not called the other side of this message",
             Conduct::Elsewhere => "in another operation: ranks call in different orders",
@@ -102,7 +105,8 @@ impl Conduct {
             }
             Conduct::NotCalled => {
                 "Look where the program is (gdb -p PID -batch -ex 'thread apply all bt', or py-spy dump). A collective under a \
-                 condition that differs between ranks (if rank == 0, a shorter last batch) is the usual reason."
+                 condition that differs between ranks (if rank == 0, a shorter last batch) is the usual reason; another is \
+                 long work before it, which Communicator::set_deadline must allow for."
             }
             Conduct::Idle => "Compare the peer ranks and tags of send and recv on both sides.",
             Conduct::Elsewhere => {
@@ -357,6 +361,26 @@ mod tests {
         assert!(text.contains("rank 0 has waited 12.3s in all_reduce #42 for rank 2"), "{text}");
         assert!(text.contains("- rank 2: the program has not come to this call"), "{text}");
         assert_eq!(text.matches("is at #40").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn whoever_does_not_come_back_is_told_from_whoever_has_not_come() {
+        let of = |state: &str| {
+            let text = tell(&[report(0, "all_reduce", 42, 2, state)], false);
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let back = "has begun an operation, does something else, and has not come back to it";
+        let text =
+            of("is in all_reduce(3 × f32) #41, waiting for 1, busy elsewhere for 2.9s (told 0.1s ago)");
+        assert!(text.contains(back) && text.contains("not on the runtime's"), "{text}");
+        let text = of("has not called #42, busy elsewhere for 2.9s (told 0.1s ago)");
+        assert!(
+            text.contains("has not come to this call") && text.contains("a shorter last batch"),
+            "{text}"
+        );
+        assert!(text.contains("busy elsewhere for 2.9s") && !text.contains(back), "{text}");
+        let text = of("is in all_reduce(3 × f32) #41, waiting for 1 (told 0.1s ago)");
+        assert!(text.contains("ranks call in different orders") && !text.contains(back), "{text}");
     }
 
     #[test]
