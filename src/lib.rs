@@ -91,7 +91,7 @@ pub mod testing;
 pub use buffer::{Buffer, Lend, LendMut, Nothing};
 pub use communicator::{
     Builder, Close, Communicator, Connect, Dup, Keyed, Operation, PreparedAllReduce, Rebuild, Resources,
-    SchedulerStats, Split, State, View, blocking,
+    SchedulerStats, Split, State, SuspendedDeadlines, View, blocking,
 };
 pub use domain::{Phase, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, Link, assert_usable, connect, run};
+use common::{LINKS, Link, WATCHDOG, assert_usable, connect, run};
 use hcomm::{Communicator, Error, Rank};
 use tokio::runtime::{Builder, Runtime};
 
@@ -35,6 +35,8 @@ fn state_of_the_other(comm: &Communicator) -> String {
 fn reports(link: Link, reports: usize, part: Part) -> Vec<String> {
     let told = Arc::new(Barrier::new(2));
     let states = run(connect(link, 2), move |mut comm| {
+        // Only a bug reaches it, even if the machine stands still for a while.
+        comm.set_deadline(WATCHDOG);
         assert_usable(&mut comm);
         let mut states = Vec::new();
         if comm.rank() == Rank(0) {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::split::line;
 use super::{Communicator, Operation, PreparedAllReduce, View};
 use crate::buffer::lend::{LendMut, Nothing};
 use crate::element::{Element, ReduceOp};
@@ -130,6 +131,7 @@ impl Communicator {
         let id = key_id(self.id, key);
         let name = format!("{}[{key:?}]", self.name).into();
         let mut channel = Channel::new(id, name, self.members.clone(), self.rank);
+        channel.lineage = line(&self.lineage, self.id);
         channel.family = Some(Family { parent: self.id, key: key.clone() });
         let mut stream = Self::open_channel(self.engine.clone(), channel, self.facts, self.plans.clone());
         stream.programs = self.programs.clone();

@@ -10,6 +10,7 @@
 //! - `links`: what is known about the links to other ranks
 //! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
+//! - `suspend`: pauses in which no deadline passes
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
@@ -29,6 +30,7 @@ mod rebuild;
 mod resources;
 mod scheduling;
 mod split;
+mod suspend;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -54,6 +56,7 @@ pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
 pub use scheduling::SchedulerStats;
 pub use split::{Dup, Split};
+pub use suspend::SuspendedDeadlines;
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
@@ -76,6 +79,8 @@ pub struct Communicator {
     /// Of this object, in this process: other ranks and other worlds have others, where `id` may be equal.
     identity: u64,
     name: Arc<str>,
+    /// The communicators that it was made from, by `id`.
+    lineage: Arc<[u64]>,
     members: Arc<[u32]>,
     rank: usize,
     /// Number of the next collective, and of the next point-to-point call.
@@ -118,6 +123,7 @@ impl Communicator {
     ) -> Self {
         let (id, name, members, rank) =
             (channel.id, channel.name.clone(), channel.members.clone(), channel.rank);
+        let lineage = channel.lineage.clone();
         let channel = engine.open(channel);
         let staging = Staging(engine.pool().clone());
         Communicator {
@@ -126,6 +132,7 @@ impl Communicator {
             id,
             identity: next_identity(),
             name,
+            lineage,
             members,
             rank,
             next: 0,

@@ -177,7 +177,7 @@ impl Rebuild {
             [EPOCH, epoch].into_iter().chain(left.iter().map(|rank| *rank as u64)).collect();
         let id = channel_id(parent.id, &words);
         let name = format!("{}@{epoch}", base(&parent.name, epoch - 1)).into();
-        let mut comm = parent.open(id, name, &left);
+        let mut comm = parent.open(id, name, parent.lineage.clone(), &left);
         comm.epoch = epoch;
         comm.phases = self.phases.clone();
         comm.former = left.iter().map(|rank| Rank(*rank as u32)).collect();

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{Communicator, Operation};
+use crate::engine::channel::Channel;
 use crate::error::Error;
 use crate::path::{Collective, Facts};
 
@@ -171,6 +172,8 @@ pub(super) struct Parent {
     engine: std::sync::Arc<crate::engine::Engine>,
     pub id: u64,
     pub name: std::sync::Arc<str>,
+    /// The communicators that it was made from.
+    pub lineage: std::sync::Arc<[u64]>,
     members: std::sync::Arc<[u32]>,
     rank: usize,
     facts: Facts,
@@ -184,6 +187,7 @@ impl Parent {
             engine: comm.engine.clone(),
             id: comm.id,
             name: comm.name.clone(),
+            lineage: comm.lineage.clone(),
             members: comm.members.clone(),
             rank: comm.rank,
             facts: comm.facts,
@@ -203,19 +207,32 @@ impl Parent {
         let chosen: Vec<usize> = chosen.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}/{number}:{color}", self.name).into();
         let id = channel_id(self.id, &[number, u64::from(color)]);
-        self.open(id, name, &chosen)
+        let lineage = line(&self.lineage, self.id);
+        self.open(id, name, lineage, &chosen)
     }
 
     /// A communicator of these ranks of the parent, in this order.
-    pub(super) fn open(&self, id: u64, name: std::sync::Arc<str>, chosen: &[usize]) -> Communicator {
+    pub(super) fn open(
+        &self,
+        id: u64,
+        name: std::sync::Arc<str>,
+        lineage: std::sync::Arc<[u64]>,
+        chosen: &[usize],
+    ) -> Communicator {
         let rank = chosen.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let members = chosen.iter().map(|rank| self.members[*rank]).collect();
         let facts = self.facts.of_part(chosen.len() as u32);
-        let mut child =
-            Communicator::open(self.engine.clone(), id, name, members, rank, facts, self.plans.clone());
+        let mut channel = Channel::new(id, name, members, rank);
+        channel.lineage = lineage;
+        let mut child = Communicator::open_channel(self.engine.clone(), channel, facts, self.plans.clone());
         child.set_deadline(self.deadline);
         child
     }
+}
+
+/// What is made from a communicator comes from this.
+pub(super) fn line(lineage: &[u64], id: u64) -> std::sync::Arc<[u64]> {
+    lineage.iter().copied().chain([id]).collect()
 }
 
 /// Equal on all members, different for every split (number of the call and color) and every epoch (number and members):

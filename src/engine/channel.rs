@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::call::{CallDesc, Op, Request};
 use super::direct::Standing;
+use super::due::Holds;
 pub(crate) use super::family::Family;
 use super::io::Io;
 use super::matching::Matching;
@@ -34,6 +35,9 @@ pub(crate) struct Channel {
     pub rank: usize,
     /// If it is for a key of another communicator.
     pub family: Option<Family>,
+    /// The communicators that it was made from, by identifier.
+    pub lineage: Arc<[u64]>,
+    pub holds: Holds,
     /// Number that the next collective will have.
     pub called: u64,
     pub inflight: Vec<(u64, RunKey)>,
@@ -151,6 +155,8 @@ impl Channel {
             members,
             rank,
             family: None,
+            lineage: Arc::default(),
+            holds: Holds::new(ranks),
             called: 0,
             inflight: Vec::new(),
             live: 0,
@@ -174,6 +180,11 @@ impl Channel {
             rebuild: Rebuild::new(ranks),
             standing: Standing::default(),
         }
+    }
+
+    /// The identifiers of this communicator and of those that it was made from.
+    pub(super) fn line(&self) -> impl Iterator<Item = u64> {
+        self.lineage.iter().copied().chain([self.id])
     }
 
     /// Rank in this communicator of a world rank.

@@ -27,6 +27,8 @@ pub(crate) struct Head {
     pub members: Arc<[u32]>,
     pub started: Instant,
     pub deadline: Instant,
+    /// For how long it did not run, so far.
+    pub paused: Duration,
     /// When to speak up next about having waited long: status first, then warnings.
     pub remark: Instant,
     pub remarks: u32,
@@ -69,6 +71,10 @@ impl Head {
             return world;
         }
         self.members.iter().position(|member| *member as usize == world).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn deadline_with_pauses(&self) -> Instant {
+        self.deadline.checked_add(self.paused).unwrap_or(self.deadline)
     }
 
     /// When a contradicted operation ends with what is known then.

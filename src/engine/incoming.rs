@@ -199,6 +199,7 @@ impl State {
             Kind::Status => self.on_status(index, from, header, &bytes),
             Kind::Mismatch => self.on_mismatch(index, from, header, &bytes),
             Kind::Rebuild => self.on_view(index, from, &bytes),
+            Kind::Hold => self.on_hold(index, from, header),
             Kind::Key => self.check_key(index, header, &bytes),
             Kind::Close => self.said_close(index, from, header, &bytes),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
@@ -242,6 +243,7 @@ impl State {
             return Ok(());
         }
         if header.kind == Kind::Key && !self.is_news(peer, header, &bytes)?
+            || header.kind == Kind::Hold && self.takes_hold_back(peer, header)?
             || self.answer_unused(peer, header)
         {
             return Ok(());

@@ -251,7 +251,7 @@ impl Io {
 
     /// Whether a peer gets an answer that it can do without.
     pub(crate) fn may_answer(&self, peer: usize) -> bool {
-        self.peers[peer].waiting < ANSWERS_MAX
+        self.peers[peer].waiting < ANSWERS_MAX && self.mailbox.len() < ANSWERS_MAX
     }
 
     /// An eager message of the peer was consumed; tells him in a frame of its own only if nothing else does in time.

@@ -5,8 +5,8 @@
 //! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
-//! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`trouble`]: what goes wrong,
-//!   and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
+//! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`due`]: what falls
+//!   due, and deadlines that don't run; [`trouble`]: what goes wrong, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
@@ -25,6 +25,7 @@ mod circle;
 pub(crate) mod core;
 mod direct;
 mod doubtful;
+mod due;
 mod exchange;
 pub(crate) mod family;
 mod head;

@@ -39,8 +39,12 @@ impl State {
         let index = head.channel;
         if now.saturating_duration_since(head.started) >= REMARKS[1] {
             let report = self.report(key);
-            if let Some(report) = report {
-                tracing::warn!("{report}");
+            match (report, self.held_by(index)) {
+                (Some(report), None) => tracing::warn!("{report}"),
+                (Some(report), Some(who)) => {
+                    tracing::info!("{report}; deadlines are suspended here, by {who}");
+                }
+                (None, _) => {}
             }
         }
         self.tell_status(index, None);

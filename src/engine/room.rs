@@ -136,10 +136,12 @@ impl State {
         if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
             return None;
         }
-        let (op, mut request, since) = self.channels[index].as_mut()?.delayed.pop_front()?;
+        let now = self.now;
+        let channel = self.channels[index].as_mut()?;
+        let (op, mut request, since) = channel.delayed.pop_front()?;
         self.room.delayed -= 1;
         // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
-        request.deadline = request.deadline.saturating_sub(self.now.saturating_duration_since(since));
+        request.deadline = request.deadline.saturating_sub(channel.holds.counted(since, now));
         Some((op, request))
     }
 

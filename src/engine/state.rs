@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub room: Room,
     /// What went wrong, to be written where the user says.
     pub reports: Vec<(Arc<[u32]>, Report)>,
+    /// Some have not been told yet whose deadlines this rank holds.
+    pub(super) untold_holds: bool,
     /// When the user's program last polled anything here.
     pub polled_at: Instant,
     /// When those who sleep in an await were last called to see whether they come.
@@ -165,6 +167,7 @@ impl State {
             now,
             live: 0,
             reports: Vec::new(),
+            untold_holds: false,
             polled_at: now,
             called_at: None,
         }
@@ -185,6 +188,7 @@ impl State {
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
         }
+        self.review_holds();
         self.announce_key(index);
         for (peer, stashed) in std::mem::take(&mut self.orphans) {
             if stashed.header.channel == id {
@@ -204,6 +208,7 @@ impl State {
             self.ids.remove(&channel.id);
             self.remember_closed(channel.id);
             self.discard_unused_keys(channel.id);
+            self.review_holds();
         }
     }
 
@@ -311,6 +316,7 @@ impl State {
                 .now
                 .checked_add(request.deadline)
                 .unwrap_or(self.now + Duration::from_secs(u32::MAX.into())),
+            paused: Duration::ZERO,
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),

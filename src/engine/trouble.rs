@@ -1,6 +1,6 @@
 //! What goes wrong: contradictions, deadlines, cancellation, ranks that are lost or leave. Who is told, and in what words.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,43 +35,6 @@ pub(crate) enum Cause {
 }
 
 impl State {
-    /// What fell due; returns when to look again.
-    pub(crate) fn tick(&mut self) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        // However many operations wait on a communicator, its members are told once.
-        let mut waiting = Vec::new();
-        for slot in 0..self.slots() {
-            let Some(key) = self.key_at(slot) else { continue };
-            let now = self.now;
-            let Some(flight) = self.flight(key) else { continue };
-            let head = flight.head_mut();
-            if let Some(limit) = head.op.take_limit() {
-                head.deadline = head.started.checked_add(limit).unwrap_or(head.deadline);
-            }
-            if head.op.is_cancelled() {
-                self.cancel(key);
-            } else if head.verdict_due().is_some_and(|at| now >= at) {
-                self.decide(key);
-            } else if now >= head.deadline {
-                self.expire(key);
-            } else {
-                if now >= head.remark {
-                    let index = head.channel;
-                    self.put_off_remark(key);
-                    if !waiting.contains(&index) {
-                        waiting.push(index);
-                        self.remark(key);
-                    }
-                }
-                let Some(flight) = self.flight(key) else { continue };
-                let head = flight.head();
-                let due = head.deadline.min(head.remark).min(head.verdict_due().unwrap_or(head.deadline));
-                next = Some(next.map_or(due, |next| next.min(due)));
-            }
-        }
-        next
-    }
-
     pub(super) fn broadcast(&mut self, index: usize, header: Header, body: &[u8]) {
         let Some(channel) = &self.channels[index] else { return };
         let (members, rank) = (channel.members.clone(), channel.rank);
@@ -174,7 +137,7 @@ impl State {
         }
     }
 
-    fn decide(&mut self, key: RunKey) {
+    pub(super) fn decide(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
         let (index, operation, seq, mut calls) =
@@ -331,6 +294,7 @@ impl State {
         self.peers[peer].standing = Standing::Lost(cause);
         for index in 0..self.channels.len() {
             if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
+                self.forget_hold(index, rank);
                 self.fail_channel(index, rank);
             }
         }
@@ -450,6 +414,8 @@ impl State {
     fn part(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut().filter(|channel| !channel.parted) else { return };
         channel.parted = true;
+        self.forget_own_hold(index);
+        let Some(channel) = self.channels[index].as_mut() else { return };
         let closed = Error::Closed { communicator: channel.name.to_string() };
         channel.failed.get_or_insert(closed);
         let mut header = Header::new(Kind::Close, channel.id, channel.called);
@@ -495,6 +461,7 @@ impl State {
         self.advance();
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.closed[rank].get_or_insert(called);
+        self.forget_hold(index, rank);
         self.give_up(index, rank);
         for key in self.keys_on(index) {
             self.part_with_closed(key);

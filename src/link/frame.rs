@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -51,11 +51,13 @@ pub(crate) enum Kind {
     Rebuild = 14,
     /// The channel is for a key of communicator `offset`; payload is the key.
     Key = 15,
+    /// The deadlines of the channel are held by the sender, or not any longer.
+    Hold = 16,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 15] = [
+        const ALL: [Kind; 16] = [
             Kind::Data,
             Kind::Credit,
             Kind::Request,
@@ -71,6 +73,7 @@ impl Kind {
             Kind::Mismatch,
             Kind::Rebuild,
             Kind::Key,
+            Kind::Hold,
         ];
         ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
@@ -86,6 +89,8 @@ pub(crate) const POINT: u16 = 4;
 pub(crate) const TO_SENDER: u16 = 8;
 /// The sender's thread panics, which closes the channel.
 pub(crate) const PANICKED: u16 = 16;
+/// The sender holds the channel's deadlines.
+pub(crate) const HELD: u16 = 32;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
@@ -191,6 +196,7 @@ impl Header {
             Kind::Status | Kind::Mismatch => (0, ASK),
             Kind::Abort => (0, POINT | TO_SENDER),
             Kind::Close => (0, PANICKED),
+            Kind::Hold => (0, HELD),
             _ => (0, 0),
         };
         self.flags & needed == needed && self.flags & !allowed == 0
@@ -277,7 +283,7 @@ mod tests {
     proptest! {
         /// One bit in error: refused, or another frame within the same bounds.
         #[test]
-        fn a_damaged_header_is_refused_or_keeps_to_its_bounds(kind in 1u8..16, rest in any::<[u64; 5]>(), bit in 0usize..512) {
+        fn a_damaged_header_is_refused_or_keeps_to_its_bounds(kind in 1u8..17, rest in any::<[u64; 5]>(), bit in 0usize..512) {
             let kind = Kind::from_byte(kind).unwrap();
             let mut header = Header::new(kind, rest[0], rest[1]);
             header.flags = if kind == Kind::Eager { EAGER } else { 0 };
@@ -298,7 +304,7 @@ mod tests {
             if good {
                 frame[0..4].copy_from_slice(&MAGIC.to_le_bytes());
                 frame[4] = VERSION;
-                frame[5] = kind % 16;
+                frame[5] = kind % 17;
                 frame[7] = 0;
             }
             if let Ok(header) = Header::decode(&frame) {

@@ -10,7 +10,7 @@ pub(super) use super::super::trouble::{Cause, encode};
 use super::*;
 use crate::error::{CallInfo, Report};
 pub(super) use crate::link::Class::{Bulk, Fast};
-pub(super) use crate::link::frame::{ASK, POINT, TO_SENDER};
+pub(super) use crate::link::frame::{ASK, HELD, POINT, TO_SENDER};
 use crate::rank::Seq;
 
 /// Elements of a large message; of one reduced, each rank's half.
@@ -224,6 +224,63 @@ fn questions_without_end_get_answers_with_one() {
             scene.liar.send(Fast, data, &[0; 4]);
         }
         assert_eq!(scene.liar.count(Fast, Kind::Mismatch), 1);
+    });
+}
+
+/// Whoever holds deadlines, and holds them again, of a communicator that is not open here has nothing piled up by that.
+#[test]
+fn what_is_told_of_deadlines_ahead_is_not_piled_up() {
+    watched("deadlines of a new communicator", || {
+        let mut scene = Scene::new();
+        let begun = scene.begin(Call::Place(SMALL));
+        let mut header = begun.header(Kind::Hold);
+        header.channel = 5;
+        for time in 0..200_001 {
+            header.flags = if time % 2 == 0 { HELD } else { 0 };
+            scene.liar.send(Fast, header, &[]);
+        }
+        scene.liar.serve(&begun);
+        assert_eq!(scene.end(&begun).unwrap(), [2f32; SMALL]);
+        // The last word counts: it is held.
+        scene.engine.open(Channel::new(5, "child".into(), [0, 1].into(), 0));
+        scene.liar.send(Fast, header, &[]);
+        let next = scene.begin(Call::Place(SMALL));
+        let error = scene.end(&next).unwrap_err();
+        assert!(error.to_string().contains("holds deadlines that it holds"), "{error}");
+    });
+    watched("deadlines of a new communicator, held twice", || {
+        let mut scene = Scene::new();
+        let begun = scene.begin(Call::Place(SMALL));
+        let mut header = begun.header(Kind::Hold);
+        (header.channel, header.flags) = (5, HELD);
+        [(); 2].map(|()| scene.liar.send(Fast, header, &[])).iter().for_each(drop);
+        let error = scene.end(&begun).unwrap_err();
+        assert!(error.to_string().contains("holds deadlines that it holds"), "{error}");
+    });
+}
+
+/// A peer that does not read is told the last state only, once it does.
+#[test]
+fn notes_of_deadlines_to_a_peer_that_does_not_read_are_not_piled_up() {
+    const TIMES: usize = 150_000;
+    watched("deadlines", || {
+        let mut scene = Scene::new();
+        let mut last = false;
+        for _ in 0..TIMES {
+            scene.engine.hold(scene.channel, CHANNEL);
+            scene.engine.release(scene.channel, CHANNEL);
+        }
+        scene.engine.hold(scene.channel, CHANNEL);
+        scene.liar.conns[Fast as usize].set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut count = 0;
+        while let Some((header, _)) = scene.liar.read(Fast) {
+            assert_eq!(header.kind, Kind::Hold);
+            let held = header.flags & HELD != 0;
+            assert_ne!(held, last, "the same word twice");
+            (last, count) = (held, count + 1);
+        }
+        assert!(last, "the last word is missing");
+        assert!(count < TIMES, "{count} notes");
     });
 }
 

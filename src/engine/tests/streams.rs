@@ -28,9 +28,9 @@ struct Shot {
 
 fn shot() -> impl Strategy<Value = Shot> {
     let mostly = |usual: std::ops::Range<u64>| prop_oneof![9 => usual, 1 => any::<u64>()];
-    let where_to = (any::<bool>(), 1u8..14, mostly(0..1), mostly(0..3));
+    let where_to = (any::<bool>(), 1u8..17, mostly(0..1), mostly(0..3));
     let what = (
-        prop_oneof![4 => Just(0u16), 3 => Just(1), 1 => Just(2), 1 => Just(4), 1 => Just(12), 1 => any::<u16>()],
+        prop_oneof![4 => Just(0u16), 3 => Just(1), 1 => Just(2), 1 => Just(4), 1 => Just(12), 1 => Just(32), 1 => any::<u16>()],
         prop_oneof![9 => 0u32..3, 2 => Just(TAG), 1 => any::<u32>()],
         prop_oneof![6 => Just(0u64), 3 => (0u64..9).prop_map(|piece| piece << 17), 1 => 0u64..2_000_000, 1 => any::<u64>()],
         prop_oneof![3 => Just(0usize), 3 => Just(400), 2 => Just(PAYLOAD_MAX), 2 => 0usize..2000, 1 => 0usize..PAYLOAD_MAX],
@@ -84,6 +84,11 @@ fn play(calls: &[Call], shots: &[Shot]) {
         // Whoever is not read from any more would block.
         scene.liar.conns[class as usize].set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         scene.liar.raw(class, &bytes);
+    }
+    if shots.iter().any(|shot| shot.kind == Kind::Hold as u8) {
+        // It may hold deadlines, as long as it lives.
+        scene.liar.hang_up(Class::Fast);
+        scene.liar.hang_up(Class::Bulk);
     }
     for call in &begun {
         let _ = scene.end(call);

@@ -2,6 +2,73 @@
 
 use super::lies::*;
 use super::*;
+use crate::error::LinkState;
+
+/// The deadlines of a communicator are held, or not.
+fn hold(liar: &mut Liar, begun: &Begun, held: bool) {
+    let mut header = begun.header(Kind::Hold);
+    header.flags = if held { HELD } else { 0 };
+    liar.send(Fast, header, &[]);
+}
+
+const HOLDS: &[Lie] = &[
+    (
+        "deadlines held twice",
+        Call::Place(SMALL),
+        |liar, begun| {
+            hold(liar, begun, true);
+            hold(liar, begun, true);
+        },
+        Lost("holds deadlines that it holds"),
+    ),
+    (
+        "deadlines let go of that were not held",
+        Call::Place(SMALL),
+        |liar, begun| hold(liar, begun, false),
+        Lost("does not hold"),
+    ),
+    (
+        "deadlines let go of twice",
+        Call::Place(SMALL),
+        |liar, begun| [true, false, false].map(|held| hold(liar, begun, held)).iter().for_each(drop),
+        Lost("does not hold"),
+    ),
+    (
+        "deadlines with text",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut header = begun.header(Kind::Hold);
+            header.flags = HELD;
+            liar.send(Fast, header, b"for ever");
+        },
+        Lost("exceeds 0"),
+    ),
+    (
+        "deadlines held, let go of and held, for good",
+        Call::Reduce(LARGE),
+        |liar, begun| [true, false, true].map(|held| hold(liar, begun, held)).iter().for_each(drop),
+        Unheeded,
+    ),
+];
+
+#[test]
+fn lies_about_deadlines() {
+    tell_all(HOLDS);
+    watched("deadlines held after the communicator was closed", || {
+        let mut scene = Scene::new();
+        let begun = scene.begin(Call::Place(SMALL));
+        for class in [Fast, Bulk] {
+            scene.liar.send(class, begun.header(Kind::Close), &[]);
+        }
+        assert!(matches!(scene.end(&begun).unwrap_err(), Error::Left { .. }));
+        let is_down = || scene.engine.links([(1, Rank(1))].into_iter())[0].state == LinkState::Down;
+        assert!(!is_down());
+        hold(&mut scene.liar, &begun, true);
+        while !is_down() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
 
 const MESSAGES: &[Lie] = &[
     (
