@@ -55,7 +55,8 @@ fn reduce_until_told(mut comm: Communicator, count: usize, limit: Duration) {
                 let error = Error::from(error);
                 let blamed: Vec<String> = error.blamed().iter().map(Rank::to_string).collect();
                 say(&format!("{} {}", class(&error), blamed.join(" ")));
-                say(&format!("in full: {error}"));
+                let host = if let Error::PeerLost { host, .. } = &error { host.as_str() } else { "none" };
+                say(&format!("in full: on {host}: {error}"));
                 // What comes next fails at once, and does not hang.
                 let next = comm.all_reduce(vec![0u32], ReduceOp::Sum).wait().unwrap_err();
                 assert_eq!(class(&next.error), "failed", "{next}");
@@ -118,6 +119,48 @@ fn survivors_of_a_killed_process_all_name_it() {
             world.end(Some(victim));
             assert!(!place.exists());
         }
+    }
+}
+
+/// What the survivors of a kill are told, and how long after it the last of them was told.
+fn told_of_a_kill(n: usize, count: usize) -> Duration {
+    let victim = n - 2;
+    let mut world = Processes::start("reduce", n, count, &meeting_place(), 30);
+    world.all_say("running", None);
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let (host, process) =
+        (format!("on host {name}, address "), format!(", process {}", world.children[victim].id()));
+    let killed = Instant::now();
+    world.signal(victim, Signal::KILL);
+    let (mut last, mut open) = (Duration::ZERO, n - 1);
+    while open > 0 {
+        let (rank, said) = world.next();
+        let Some(said) = said else { continue };
+        if said == format!("peer lost {victim}") {
+            last = killed.elapsed();
+        } else if let Some(full) = said.strip_prefix("in full: ") {
+            let (named, error) = full.split_once(": ").unwrap();
+            assert!(named.starts_with(&host) && named.ends_with(&process), "rank {rank}: {full}");
+            let named = named.trim_start_matches("on ");
+            assert!(error.contains(&format!("rank {victim} ({named}) is lost")), "rank {rank}: {full}");
+            open -= 1;
+        } else {
+            assert!(rank == victim || said == "running", "rank {rank} says: {said}");
+        }
+    }
+    world.end(Some(victim));
+    last
+}
+
+/// The best of some, since a machine may be busy with something else.
+#[test]
+fn survivors_are_told_of_a_kill_at_once_and_on_which_host() {
+    /// From the kill on, for a process that has less than a GiB of memory: the system frees that first.
+    const LIMIT: Duration = Duration::from_millis(200);
+    for count in [2usize, 1 << 20] {
+        let times: Vec<Duration> = (0..5).map(|time| told_of_a_kill(2 + time % 3, count)).collect();
+        println!("{count} elements: the last survivor was told after {times:.0?}");
+        assert!(times.iter().any(|time| *time <= LIMIT), "{count} elements: after {times:?}");
     }
 }
 
