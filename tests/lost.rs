@@ -24,6 +24,8 @@ fn child() {
         "reduce" => reduce_until_told(comm, count, Duration::MAX),
         "reduce for a while" => reduce_until_told(comm, count, Duration::from_millis(4500)),
         "leave" => leave(comm, count),
+        "receive and close" => close_with_all_under_way(comm, count, true),
+        "close and receive" => close_with_all_under_way(comm, count, false),
         "exit" => exit_after_the_last(comm, count),
         other => panic!("no scenario {other}"),
     }
@@ -88,6 +90,50 @@ fn leave(comm: Communicator, count: usize) {
         let error = comm.recv(Rank(0), 9, vec![0u32; 100]).wait().unwrap_err();
         assert_eq!(class(&error.error), "left", "{error}");
         assert_eq!(comm.recv(Rank(0), 8, vec![0u32; 1]).wait().unwrap(), [me]);
+    }
+    say("done");
+}
+
+/// Rank 0 sends much that nobody has received yet, detaches it all, closes, and ends. The others receive later, or have begun
+/// to and close as well.
+fn close_with_all_under_way(mut comm: Communicator, count: usize, receive_first: bool) {
+    /// More than the eager budget, so that some of these are offered, and more than the system takes.
+    const SMALL: usize = 400;
+    let (me, n) = (comm.rank().0, comm.size() as u32);
+    let value = |to: u32, tag: usize| to * 1000 + tag as u32;
+    if me == 0 {
+        for to in 1..n {
+            drop(comm.send(Rank(to), 0, vec![value(to, 0); count]));
+            (1..SMALL).for_each(|tag| drop(comm.send(Rank(to), tag as u32, vec![value(to, tag); 1500])));
+            drop(comm.send(Rank(to), SMALL as u32, vec![value(to, SMALL); count]));
+        }
+        drop(comm.broadcast(vec![7u32; count], Rank(0)));
+        comm.close().wait().unwrap();
+        // Nothing waits for what is under way.
+        say("done");
+        std::process::exit(0);
+    }
+    let length = |tag: usize| if tag == 0 || tag == SMALL { count } else { 1500 };
+    let receive = |tag: usize| comm.recv(Rank(0), tag as u32, vec![0u32; length(tag)]);
+    let check = |tag: usize, got: Vec<u32>| {
+        assert!(got.iter().all(|of| *of == value(me, tag)), "rank {me} tag {tag}");
+    };
+    // Long enough for the sender to wait in its close.
+    std::thread::sleep(Duration::from_millis(300));
+    if receive_first {
+        (0..=SMALL).rev().for_each(|tag| check(tag, receive(tag).wait().unwrap()));
+        let sum = comm.broadcast(vec![0u32; count], Rank(0)).wait().unwrap();
+        assert!(sum == vec![7; count]);
+        comm.close().wait().unwrap();
+    } else {
+        let begun: Vec<_> = (0..=SMALL).map(receive).collect();
+        let sum = comm.broadcast(vec![0u32; count], Rank(0));
+        comm.close().wait().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        for (tag, received) in begun.into_iter().enumerate() {
+            check(tag, received.wait().unwrap_or_else(|error| panic!("rank {me} tag {tag}: {error}")));
+        }
+        assert!(sum.wait().unwrap() == vec![7; count]);
     }
     say("done");
 }
@@ -183,6 +229,19 @@ fn what_was_sent_arrives_although_its_sender_has_left() {
             let mut world = Processes::start("leave", 3, count, &meeting_place(), 30);
             world.all_say("done", None);
             world.end(None);
+        }
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_close_arrives_although_its_sender_has_ended() {
+    for count in [2000usize, 4 << 20] {
+        for n in [2, 3] {
+            for order in ["receive and close", "close and receive"] {
+                let mut world = Processes::start(order, n, count, &meeting_place(), 30);
+                world.all_say("done", None);
+                world.end(None);
+            }
         }
     }
 }

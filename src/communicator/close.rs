@@ -9,11 +9,15 @@ use super::{Communicator, Operation};
 use crate::buffer::lend::Nothing;
 use crate::element::ReduceOp;
 use crate::error::Error;
-use crate::path::Collective;
+use crate::path::{Algorithm, Collective};
 
 impl Communicator {
-    /// Ends the use of the communicator in order: ends when all ranks have called it, so that everything sent has
-    /// arrived. All ranks call it, as they call a collective. Dropping the communicator instead waits for nobody.
+    /// Ends the use of the communicator in order: ends when all ranks have called it, and everything sent has arrived with
+    /// whoever receives it, also what was detached: the process may end then. All ranks call it, as they call a collective.
+    /// Dropping the communicator instead waits for nobody.
+    ///
+    /// Receives that were begun before go on meanwhile. Messages that nobody has begun to receive are lost: who closes will
+    /// not receive them any more.
     ///
     /// # Errors
     ///
@@ -33,9 +37,20 @@ impl Communicator {
     /// }
     /// ```
     pub fn close(mut self) -> Close {
-        let all_here =
-            self.plain().collective("close", Collective::AllReduce, Some(ReduceOp::Max), Nothing::new());
-        Close { all_here, communicator: Some(self) }
+        // Each rank hears from each other one itself, after all that was sent before, and so knows which messages will come.
+        let all_here = self.close_round(Some(Algorithm::MeshOneShot));
+        // A rank joins this round once it has received those.
+        self.engine.settle(self.channel, self.next);
+        let all_done = self.close_round(None);
+        Close { rounds: [Some(all_here), Some(all_done)], communicator: Some(self) }
+    }
+
+    fn close_round(&mut self, algorithm: Option<Algorithm>) -> Operation<Nothing> {
+        let view = match algorithm {
+            Some(algorithm) => self.using(algorithm),
+            None => self.plain(),
+        };
+        view.collective("close", Collective::AllReduce, Some(ReduceOp::Max), Nothing::new())
     }
 }
 
@@ -43,20 +58,21 @@ impl Communicator {
 #[derive(Debug)]
 #[must_use = "dropping it leaves without waiting for the others"]
 pub struct Close {
-    all_here: Operation<Nothing>,
+    /// Those that have not ended, in order.
+    rounds: [Option<Operation<Nothing>>; 2],
     communicator: Option<Communicator>,
 }
 
 impl Close {
     /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.all_here = self.all_here.timeout(limit);
+        self.rounds = self.rounds.map(|round| round.map(|round| round.timeout(limit)));
         self
     }
 
     /// Gives the waiting up, on all ranks; see [`Operation::cancel`].
     pub fn cancel(&self) {
-        self.all_here.cancel();
+        self.rounds.iter().flatten().for_each(Operation::cancel);
     }
 
     /// Waits on this thread, without a runtime.
@@ -65,8 +81,8 @@ impl Close {
     ///
     /// As awaiting it.
     pub fn wait(self) -> Result<(), Error> {
-        let Close { all_here, communicator } = self;
-        let ended = all_here.wait();
+        let Close { rounds, communicator } = self;
+        let ended = rounds.into_iter().flatten().try_for_each(|round| round.wait().map(drop));
         drop(communicator);
         Ok(ended?)
     }
@@ -76,7 +92,15 @@ impl Future for Close {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let ended = ready!(Pin::new(&mut self.all_here).poll(cx));
+        let mut ended = Ok(());
+        for index in 0..self.rounds.len() {
+            let Some(round) = &mut self.rounds[index] else { continue };
+            ended = ready!(Pin::new(round).poll(cx)).map(drop);
+            self.rounds[index] = None;
+            if ended.is_err() {
+                break;
+            }
+        }
         self.communicator = None;
         Poll::Ready(Ok(ended?))
     }

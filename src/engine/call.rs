@@ -174,6 +174,14 @@ impl Op {
         self.limit_ms.store(ms, Ordering::Release);
     }
 
+    /// The caller's own limit if it is known and was not taken yet.
+    pub(crate) fn limit_or(&self, deadline: Duration) -> Duration {
+        match self.limit_ms.load(Ordering::Acquire) {
+            0 => deadline,
+            ms => Duration::from_millis(ms),
+        }
+    }
+
     /// The caller's own limit, once.
     pub(crate) fn take_limit(&self) -> Option<Duration> {
         match self.limit_ms.load(Ordering::Acquire) {

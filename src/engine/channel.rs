@@ -54,6 +54,8 @@ pub(crate) struct Channel {
     pub failed: Option<Error>,
     /// Some caller has been told who is lost: from then on, calls are told that it failed.
     pub failure_told: bool,
+    /// Collectives from this number on wait until nothing is under way any more.
+    pub settles: Option<u64>,
     /// Its handle is gone; it closes once nothing is in flight.
     pub closing: bool,
     /// It will not be used again, as its communicator if it is for a key, or as the thread that has it panics; it closes once
@@ -167,6 +169,7 @@ impl Channel {
             history: VecDeque::new(),
             failed: None,
             failure_told: false,
+            settles: None,
             closing: false,
             winding_up: false,
             parted: false,
@@ -198,6 +201,10 @@ impl Channel {
 
     pub(crate) fn flight(&self, seq: u64) -> Option<RunKey> {
         self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
+    }
+
+    pub(super) fn is_to_settle(&self, seq: u64) -> bool {
+        self.settles.is_some_and(|from| seq >= from)
     }
 
     /// The lowest number that is not over here.

@@ -71,7 +71,7 @@ impl Engine {
 impl State {
     /// What fell due; returns when to look again.
     pub(crate) fn tick(&mut self) -> Option<Instant> {
-        let mut next = self.tell_holds();
+        let mut next = self.tell_holds().into_iter().chain(self.settles_by()).min();
         // However many operations wait on a communicator, its members are told once.
         let mut waiting = Vec::new();
         for slot in 0..self.slots() {

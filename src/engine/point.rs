@@ -178,6 +178,11 @@ impl Point {
         }
     }
 
+    /// Whether this is a receive whose message is known.
+    pub(crate) fn is_arriving(&self) -> bool {
+        matches!(self.side, Side::Receive { matched: Some(_), .. })
+    }
+
     /// This receive gets its bytes from a send of the same rank.
     pub(crate) fn take_local(&mut self, src: Raw) {
         self.raw().copy_from(src);

@@ -7,17 +7,21 @@
 //! others have ended; those called later on its communicator wait behind it, so that numbers begin in order. What comes
 //! for it meanwhile is kept like what comes before a call.
 //!
+//! The last round of a close waits in the same way until nothing else is under way on its communicator; that ends by itself, or
+//! with its own deadline, and the round's passes meanwhile.
+//!
 //! Why this can't deadlock: where nothing of a communicator is in flight, its next collective begins whatever the share
 //! says. So on every rank the lowest number that is not over has begun, or begins once those before it are over; it
 //! waits only for the same number on other ranks, never for room. The limit can be exceeded by the need of one operation
 //! per communicator.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::call::{Op, Request, Work};
 use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
 use super::run::WINDOW;
-use super::state::State;
+use super::state::{Flight, State};
 use crate::buffer::pool::Pool;
 
 /// Memory per process beyond the users' buffers, if nothing else is said: little beside a model, and enough to keep a
@@ -94,9 +98,10 @@ impl State {
     /// Sets aside what a collective may need; or lets it wait, and says so.
     pub(super) fn delays(&mut self, op: &Arc<Op>, request: &mut Request) -> bool {
         let need = self.need(request);
+        let unsettled = self.is_unsettled(request.channel, request.seq);
         let Some(channel) = self.channels[request.channel].as_mut() else { return false };
         let idle = channel.inflight.is_empty();
-        if channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
+        if !unsettled && channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
             return false;
         }
         channel.delayed.push_back((op.clone(), request.take(), self.now));
@@ -132,7 +137,11 @@ impl State {
     /// The next of a communicator, if there is room for it.
     fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
         let channel = self.channels[index].as_ref()?;
-        let (_, request, _) = channel.delayed.front()?;
+        let (op, request, since) = channel.delayed.front()?;
+        let is_due = channel.holds.counted(*since, self.now) >= op.limit_or(request.deadline);
+        if !is_due && self.is_unsettled(index, request.seq) {
+            return None;
+        }
         if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
             return None;
         }
@@ -141,8 +150,36 @@ impl State {
         let (op, mut request, since) = channel.delayed.pop_front()?;
         self.room.delayed -= 1;
         // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
-        request.deadline = request.deadline.saturating_sub(channel.holds.counted(since, now));
+        let deadline = op.take_limit().unwrap_or(request.deadline);
+        request.deadline = deadline.saturating_sub(channel.holds.counted(since, now));
         Some((op, request))
+    }
+
+    /// Whether a collective waits for the end of what was called before it on its communicator, or under its keys: of every
+    /// collective, and of every message that is being received.
+    fn is_unsettled(&self, index: usize, seq: u64) -> bool {
+        if !self.channels[index].as_ref().is_some_and(|channel| channel.is_to_settle(seq)) {
+            return false;
+        }
+        let keys = self.keys_on_index(index);
+        let delayed = |key: &usize| self.channels[*key].as_ref().is_some_and(|key| !key.delayed.is_empty());
+        let is_under_way = |flight: &Flight| match flight {
+            Flight::Point(point) => point.is_arriving(),
+            other => other.is_collective(),
+        };
+        let concerns =
+            |flight: &Flight| flight.head().channel == index || keys.contains(&flight.head().channel);
+        keys.iter().any(delayed) || self.flights().any(|flight| concerns(flight) && is_under_way(flight))
+    }
+
+    /// When the first that waits for others to end waits no longer.
+    pub(super) fn settles_by(&self) -> Option<Instant> {
+        let first = self.channels.iter().flatten().filter_map(|channel| {
+            let (op, request, since) = channel.delayed.front()?;
+            let due = since.checked_add(op.limit_or(request.deadline))?;
+            channel.is_to_settle(request.seq).then_some(due)
+        });
+        first.min()
     }
 
     /// All of a communicator that wait: they will not begin.
