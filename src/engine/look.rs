@@ -34,18 +34,6 @@ impl Engine {
         links
     }
 
-    /// Collectives from this number on begin once all that was called before has come to its end here, but for messages
-    /// that nobody receives.
-    pub(crate) fn settle(&self, channel: usize, from: u64) {
-        self.shared.with_core(|core| {
-            self.shared.begin_submitted(core);
-            if let Some(channel) = core.state.channels[channel].as_mut() {
-                channel.settles = Some(from);
-            }
-        });
-        self.shared.drive();
-    }
-
     /// Why a communicator can't be used any more, if so.
     pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
         let failed = self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone());

@@ -13,7 +13,7 @@
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
-//! - [`room`]: memory beyond the callers' buffers, and its limit
+//! - [`settle`]: calls that wait for what was called before; [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`family`]: those under its keys; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
@@ -48,6 +48,7 @@ mod reports;
 pub(crate) mod room;
 mod run;
 mod service;
+mod settle;
 pub(crate) mod shared;
 #[cfg(feature = "testing")]
 pub(crate) mod simulated;

@@ -7,21 +7,17 @@
 //! others have ended; those called later on its communicator wait behind it, so that numbers begin in order. What comes
 //! for it meanwhile is kept like what comes before a call.
 //!
-//! The last round of a close waits in the same way until nothing else is under way on its communicator; that ends by itself, or
-//! with its own deadline, and the round's passes meanwhile.
-//!
 //! Why this can't deadlock: where nothing of a communicator is in flight, its next collective begins whatever the share
 //! says. So on every rank the lowest number that is not over has begun, or begins once those before it are over; it
 //! waits only for the same number on other ranks, never for room. The limit can be exceeded by the need of one operation
 //! per communicator.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::call::{Op, Request, Work};
 use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
 use super::run::WINDOW;
-use super::state::{Flight, State};
+use super::state::State;
 use crate::buffer::pool::Pool;
 
 /// Memory per process beyond the users' buffers, if nothing else is said: little beside a model, and enough to keep a
@@ -81,6 +77,11 @@ impl Room {
         Room { share: Memory { limit: pool.memory_limit() }.working(), used: 0, delayed: 0 }
     }
 
+    /// One of those that wait does no longer.
+    pub(super) fn undelay(&mut self) {
+        self.delayed -= 1;
+    }
+
     pub(crate) fn release(&mut self, bytes: usize) {
         self.used -= bytes;
     }
@@ -138,9 +139,9 @@ impl State {
     fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
         let channel = self.channels[index].as_ref()?;
         let (op, request, since) = channel.delayed.front()?;
-        let is_due = channel.holds.counted(*since, self.now) >= op.limit_or(request.deadline);
-        if !is_due && self.is_unsettled(index, request.seq) {
-            return None;
+        if self.is_unsettled(index, request.seq) {
+            let waited = channel.holds.counted(*since, self.now);
+            return if waited >= op.limit_or(request.deadline) { self.unsettled(index) } else { None };
         }
         if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
             return None;
@@ -148,38 +149,11 @@ impl State {
         let now = self.now;
         let channel = self.channels[index].as_mut()?;
         let (op, mut request, since) = channel.delayed.pop_front()?;
-        self.room.delayed -= 1;
+        self.room.undelay();
         // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
         let deadline = op.take_limit().unwrap_or(request.deadline);
         request.deadline = deadline.saturating_sub(channel.holds.counted(since, now));
         Some((op, request))
-    }
-
-    /// Whether a collective waits for the end of what was called before it on its communicator, or under its keys: of every
-    /// collective, and of every message that is being received.
-    fn is_unsettled(&self, index: usize, seq: u64) -> bool {
-        if !self.channels[index].as_ref().is_some_and(|channel| channel.is_to_settle(seq)) {
-            return false;
-        }
-        let keys = self.keys_on_index(index);
-        let delayed = |key: &usize| self.channels[*key].as_ref().is_some_and(|key| !key.delayed.is_empty());
-        let is_under_way = |flight: &Flight| match flight {
-            Flight::Point(point) => point.is_arriving(),
-            other => other.is_collective(),
-        };
-        let concerns =
-            |flight: &Flight| flight.head().channel == index || keys.contains(&flight.head().channel);
-        keys.iter().any(delayed) || self.flights().any(|flight| concerns(flight) && is_under_way(flight))
-    }
-
-    /// When the first that waits for others to end waits no longer.
-    pub(super) fn settles_by(&self) -> Option<Instant> {
-        let first = self.channels.iter().flatten().filter_map(|channel| {
-            let (op, request, since) = channel.delayed.front()?;
-            let due = since.checked_add(op.limit_or(request.deadline))?;
-            channel.is_to_settle(request.seq).then_some(due)
-        });
-        first.min()
     }
 
     /// All of a communicator that wait: they will not begin.
