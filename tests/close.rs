@@ -75,7 +75,7 @@ mod simulated {
             let me = comm.rank();
             let mut random = Random(seed << 8 | u64::from(me.0));
             let others = (0..n as u32).filter(|rank| *rank != me.0);
-            let count = |from: u32, to: u32| if (from + to) % 2 == 0 { LARGE } else { 100 };
+            let count = |from: u32, to: u32| if (from + to).is_multiple_of(2) { LARGE } else { 100 };
             tokio::time::sleep(random.millis(30)).await;
             let mut received = Vec::new();
             for other in others {
