@@ -103,11 +103,11 @@ mod simulated {
 
     #[test]
     fn all_that_was_sent_has_arrived_when_a_close_ends() {
-        (0..24).for_each(|seed| close_with_all_under_way(seed, false));
+        (0..12).for_each(|seed| close_with_all_under_way(seed, false));
     }
 
     #[test]
     fn processes_may_end_once_they_have_closed() {
-        (0..24).for_each(|seed| close_with_all_under_way(seed, true));
+        (0..12).for_each(|seed| close_with_all_under_way(seed, true));
     }
 }
