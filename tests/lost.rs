@@ -205,7 +205,7 @@ fn survivors_are_told_of_a_kill_at_once_and_on_which_host() {
     const LIMIT: Duration = Duration::from_millis(200);
     for count in [2usize, 1 << 20] {
         let times: Vec<Duration> = (0..5).map(|time| told_of_a_kill(2 + time % 3, count)).collect();
-        println!("{count} elements: the last survivor was told after {times:.0?}");
+        say(&format!("{count} elements: the last survivor was told after {times:.0?}"));
         assert!(times.iter().any(|time| *time <= LIMIT), "{count} elements: after {times:?}");
     }
 }
