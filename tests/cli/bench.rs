@@ -125,3 +125,107 @@ fn a_table_has_the_columns_that_say_something() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(stderr(&output).contains("--op max: broadcast reduces nothing"), "{output:?}");
 }
+
+/// What a terminal shows in the end of what was written to it, where lines are erased only as a whole.
+fn on_screen(written: &str) -> String {
+    let lines = written.lines().map(|line| line.rsplit("\r\x1b[K").next().unwrap_or(""));
+    lines.map(|line| line.trim_end_matches('\r').to_string() + "\n").collect()
+}
+
+#[test]
+fn a_terminal_shows_how_far_it_is_and_then_results_only() {
+    let measure = |link| ["bench", "all_reduce", "-b", "64K", "-e", "64K", "--seconds", "1", "--link", link];
+    for link in ["memory", "tcp"] {
+        let line = format!("{HCOMM} {}", measure(link).join(" "));
+        // It gives the command a terminal, and writes down what that gets. Where it is missing there is nothing to see.
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).stdin(std::process::Stdio::null());
+        let Ok(output) = script.env("TERM", "xterm").env_remove("RANK").output() else {
+            return;
+        };
+        let written = stdout(&output);
+        assert!(output.status.success(), "{written}");
+        assert!(written.contains("\r\x1b[K\x1b[?7l65536 B, size 1 of 1: "), "{written:?}");
+        let seen = on_screen(&written);
+        assert!(seen.starts_with("# hcomm ") && seen.contains("\n# 0 wrong"), "{seen:?}");
+        assert!(!seen.contains("size 1 of 1") && !seen.contains('\x1b'), "{seen:?}");
+        let output = hcomm(&measure(link));
+        assert_eq!((stderr(&output).as_str(), output.status.code()), ("", Some(0)));
+    }
+}
+
+/// The columns are those of nccl-tests, and rates are what the size and the mean time make.
+#[test]
+fn columns_say_what_was_measured_and_agree_with_each_other() {
+    for (operation, redop, ranks, bus) in [
+        ("all_reduce", "max", 2, 1.0),
+        ("all_reduce", "max", 4, 1.5),
+        ("reduce_scatter", "max", 4, 0.75),
+        ("all_gather", "none", 4, 0.75),
+        ("broadcast", "none", 4, 1.0),
+        ("send_recv", "none", 4, 1.0),
+    ] {
+        let file = scratch(&format!("columns-{operation}-{ranks}.json"));
+        let [n, path] = [ranks.to_string(), file.to_str().unwrap().to_string()];
+        let size = ["-b", "256K", "-e", "1M", "--iters", "9", "--dtype", "f64", "--touch", "--json", &path];
+        let what = ["bench", operation, "--link", "memory", "-n", &n];
+        let op = if redop == "none" { &[][..] } else { &["--op", redop][..] };
+        let text = prints(&[&what[..], &size, op].concat());
+        let head = text.lines().find(|line| line.contains("busbw")).unwrap();
+        let head: Vec<&str> = head[1..].split_whitespace().collect();
+        let columns =
+            "size count type redop time algbw busbw #wrong iters p50 p99 CPU/op extra mem algorithm";
+        assert_eq!(head.join(" "), columns, "{text}");
+        let points: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!((rows.len(), points.len()), (2, 2), "{text}");
+        for (bytes, (row, point)) in [262_144u64, 1_048_576].into_iter().zip(rows.iter().zip(&points)) {
+            let number = |at: usize| row[at].parse::<f64>().unwrap();
+            assert_eq!(row[..4], [&bytes.to_string(), &(bytes / 8).to_string(), "f64", redop], "{text}");
+            assert_eq!(row[7..9], ["0", "9"], "{text}");
+            let exact = bytes as f64 / point["mean_us"].as_f64().unwrap() / 1e3;
+            // Two digits after the point are printed.
+            assert!((number(5) - exact).abs() <= 0.0051, "algbw {exact}: {text}");
+            assert!((number(6) - exact * bus).abs() <= 0.0051, "busbw {}: {text}", exact * bus);
+            for (at, key) in [(4, "mean_us"), (9, "median_us"), (10, "p99_us"), (11, "cpu_us_per_op")] {
+                let exact = point[key].as_f64().unwrap();
+                assert!((number(at) - exact).abs() <= 0.51, "{key} {exact}: {text}");
+            }
+            assert_eq!(number(12) as u64, point["beyond_bytes"].as_u64().unwrap(), "{text}");
+            assert_eq!(point["algorithm"].as_str(), row.get(13).copied(), "{text}");
+            let redop = if redop == "none" { Value::Null } else { redop.into() };
+            for (key, value) in [
+                ("bytes", bytes.into()),
+                ("dtype", "f64".into()),
+                ("redop", redop),
+                ("ranks", ranks.into()),
+                ("iters", 9.into()),
+                ("touch", true.into()),
+                ("prepared", false.into()),
+                ("link", "memory".into()),
+            ] {
+                assert_eq!(point[key], value, "{key}: {point}");
+            }
+        }
+    }
+}
+
+/// With a time instead of a number, iterations go on until it is full, however long the first ones took.
+#[test]
+fn the_time_is_full_when_it_ends() {
+    let file = scratch("seconds.json");
+    let what = ["bench", "all_reduce", "--link", "memory", "-b", "256K", "-e", "256K", "--seconds", "0.2"];
+    prints(&[&what[..], &["--json", file.to_str().unwrap()]].concat());
+    let points: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let [iters, mean] = ["iters", "mean_us"].map(|key| points[0][key].as_f64().unwrap());
+    // Not one more call would have fitted.
+    assert!((iters + 1.001) * mean >= 0.2e6 || iters == 20_000.0, "{}", points[0]);
+    let largest = prints(&["bench", "--help"]);
+    assert!(largest.contains("[default: 256M]"), "{largest}");
+}

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use crate::progress;
+
 /// How a command ends.
 pub type Outcome = Result<ExitCode, Failure>;
 
@@ -37,6 +39,7 @@ impl Failure {
 
 /// One message of this command itself, apart from what ranks write.
 pub fn say(message: impl Display) {
+    progress::make_way();
     // Where nobody reads it, there is nobody to tell so.
     let _ = writeln!(io::stderr(), "hcomm: {message}");
 }

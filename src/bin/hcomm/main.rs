@@ -6,6 +6,7 @@
 //! - [`why`]: reports of operations that did not end, for people
 //! - [`names`]: what the command line calls things
 //! - [`failure`]: what is printed, and how it all goes wrong
+//! - [`progress`]: what it is at, at a terminal
 
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ mod bench;
 mod failure;
 mod names;
 mod plan;
+mod progress;
 mod run;
 mod why;
 

@@ -9,6 +9,7 @@ use hcomm::{DType, Rank};
 
 use crate::failure::{Failure, Outcome, print};
 use crate::names::{self, Kind};
+use crate::progress::during;
 
 const DETAILS: &str = "\
 Prints every step of every rank for a vector of COUNT elements, what the plan costs and promises, and that it was \
@@ -86,8 +87,10 @@ pub fn run(args: &Args) -> Outcome {
     let bytes = (count as u64).saturating_mul(dtype.size() as u64);
     let choice =
         choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
-    let plan = build(choice.algorithm, collective, args.ranks).map_err(Failure::usage)?;
-    let plan = verify(plan).map_err(Failure::other)?;
+    let what = format!("{} of {kind} for {ranks} ranks", choice.algorithm);
+    let plan = during(&format!("building {what}"), || build(choice.algorithm, collective, args.ranks));
+    let plan = plan.map_err(Failure::usage)?;
+    let plan = during(&format!("proving {what}"), || verify(plan)).map_err(Failure::other)?;
     let explanation = Explanation::new(choice, &plan, count, dtype.size());
     if kind == Kind::Barrier {
         print("A barrier is an all_reduce of one byte:\n");
@@ -97,7 +100,7 @@ pub fn run(args: &Args) -> Outcome {
     print(LETTERS);
     print(format_args!("verified: fingerprint {:016x}", plan.fingerprint()));
     if let Some(path) = &args.svg {
-        let picture = draw::svg(&plan, count, args.chunks);
+        let picture = during(&format!("drawing {what}"), || draw::svg(&plan, count, args.chunks));
         let written = std::fs::write(path, picture);
         written.map_err(|error| Failure::other(format!("can't write {}: {error}", path.display())))?;
         print(format_args!("drawn: {}", path.display()));

@@ -9,11 +9,10 @@ use super::Failed;
 use super::call::{Buffers, Call};
 use super::settings::{Link, Settings};
 use crate::names::Kind;
+use crate::progress::Progress;
 
 /// How many calls show what one may take.
 const TRIALS: usize = 3;
-/// With `--check`, iterations come in so many batches with a check after each.
-const BATCHES: usize = 8;
 /// What ranks tell each other about their part: wrong elements, CPU time, bytes beyond the user's buffers.
 const FIGURES: usize = 3;
 
@@ -34,7 +33,7 @@ pub struct Point {
 impl Point {
     /// The mean time of a call.
     pub fn mean(&self) -> Duration {
-        self.times.iter().sum::<Duration>() / self.times.len().max(1) as u32
+        mean(&self.times)
     }
 
     /// The time that `percent` of the calls don't exceed.
@@ -49,21 +48,15 @@ pub async fn point<T: Element>(
     settings: &Settings,
     comm: &mut Communicator,
     count: usize,
+    progress: &mut Progress,
 ) -> Result<Point, Failed> {
     let algorithm = algorithm(settings, comm, count)?;
     let call = Call::<T>::new(settings, comm, count)?;
-    let mut run = Run { settings, comm, call: &call, wrong: 0, cpu: Duration::ZERO, times: Vec::new() };
+    let (cpu, times) = (Duration::ZERO, Vec::new());
+    let mut run = Run { settings, comm, call: &call, wrong: 0, cpu, times, expected: None, progress };
     let buffers = run.check(call.buffers()).await?;
-    let buffers = run.iterate(buffers, TRIALS).await?;
-    let warm_up = settings.warm_up(run.typical());
-    let warm_up = run.agree(warm_up).await?;
-    let buffers = run.iterate(buffers, warm_up).await?;
-    let iterations = settings.iterations(run.typical());
-    let iterations = run.agree(iterations).await?;
-    run.times = Vec::with_capacity(iterations);
-    run.cpu = Duration::ZERO;
-    run.comm.barrier().await?;
-    run.batches(buffers, iterations).await?;
+    let buffers = run.warm_up(buffers).await?;
+    run.timed(buffers).await?;
     run.finish(algorithm, count).await
 }
 
@@ -86,10 +79,14 @@ struct Run<'a, T: Element> {
     times: Vec<Duration>,
     wrong: u64,
     cpu: Duration,
+    /// About how many calls are to be timed; not known before it is warm.
+    expected: Option<usize>,
+    progress: &'a mut Progress,
 }
 
 impl<T: Element> Run<'_, T> {
     async fn check(&mut self, mut buffers: Buffers<T>) -> Result<Buffers<T>, Failed> {
+        self.progress.show(|| "a call that is checked");
         self.call.fill(&mut buffers);
         if self.settings.kind == Kind::Barrier && self.settings.on_one_host() {
             self.wrong += self.check_barrier().await?;
@@ -117,7 +114,7 @@ impl<T: Element> Run<'_, T> {
 
     /// Timed calls, back to back, or with a new input each.
     async fn iterate(&mut self, mut buffers: Buffers<T>, count: usize) -> Result<Buffers<T>, Failed> {
-        self.times.clear();
+        self.times.reserve(count);
         if !self.settings.touch {
             return self.calls(buffers, count).await;
         }
@@ -135,29 +132,53 @@ impl<T: Element> Run<'_, T> {
             let start = Instant::now();
             buffers = self.call.run(self.comm, buffers).await?;
             self.times.push(start.elapsed());
+            self.tell();
         }
         self.cpu += now(ClockId::ProcessCPUTime) - before;
         Ok(buffers)
     }
 
-    async fn batches(&mut self, mut buffers: Buffers<T>, iterations: usize) -> Result<(), Failed> {
-        let batch = if self.settings.check { iterations.div_ceil(BATCHES) } else { iterations };
-        let mut all = Vec::with_capacity(iterations);
-        while all.len() < iterations {
-            buffers = self.iterate(buffers, batch.min(iterations - all.len())).await?;
-            all.append(&mut self.times);
+    /// Calls that don't count, twice as many each time.
+    async fn warm_up(&mut self, mut buffers: Buffers<T>) -> Result<Buffers<T>, Failed> {
+        let mut batch = TRIALS;
+        while batch > 0 {
+            buffers = self.iterate(buffers, batch).await?;
+            let done = self.times.len();
+            let enough = self.settings.is_warm(done, self.times.iter().sum());
+            batch = self.agree(if enough { 0 } else { done }).await?;
+        }
+        Ok(buffers)
+    }
+
+    /// Calls that count. How long they take together is seen while they go on: the first ones may have been lucky.
+    async fn timed(&mut self, mut buffers: Buffers<T>) -> Result<(), Failed> {
+        let mut each = mean(&self.times);
+        (self.times, self.cpu) = (Vec::new(), Duration::ZERO);
+        loop {
+            let done = self.times.len();
+            self.expected = Some(self.settings.iterations(each));
+            let batch = self.settings.batch(done, self.times.iter().sum(), each);
+            let batch = self.agree(batch).await?;
+            if batch == 0 {
+                return Ok(());
+            }
+            self.comm.barrier().await?;
+            buffers = self.iterate(buffers, batch).await?;
+            // One call that took very long does not end it early.
+            each = mean(&self.times[done..]).min(mean(&self.times));
             if self.settings.check {
                 buffers = self.check(buffers).await?;
             }
         }
-        self.times = all;
-        Ok(())
     }
 
-    /// The median of the last calls.
-    fn typical(&mut self) -> Duration {
-        self.times.sort_unstable();
-        self.times.get(self.times.len() / 2).copied().unwrap_or_default()
+    fn tell(&mut self) {
+        let (done, expected) = (self.times.len(), self.expected);
+        self.progress.show(|| match expected {
+            None => format!("warm-up, call {done}"),
+            Some(all) if done <= all => format!("call {done} of {all}"),
+            Some(_) => format!("call {done}"),
+        });
     }
 
     /// Rank 0's number, at all ranks.
@@ -185,6 +206,10 @@ impl<T: Element> Run<'_, T> {
             beyond: of(2).max().unwrap_or(0),
         })
     }
+}
+
+fn mean(times: &[Duration]) -> Duration {
+    times.iter().sum::<Duration>() / times.len().max(1) as u32
 }
 
 fn now(clock: ClockId) -> Duration {

@@ -22,6 +22,7 @@ use settings::{Link, Settings};
 use table::Table;
 
 use crate::failure::{Failure, Outcome};
+use crate::progress::Progress;
 use crate::run::{Output, World, launch};
 
 /// Measures, as all ranks or as one of them.
@@ -108,10 +109,15 @@ async fn rank(settings: &Settings, mut comm: Communicator) -> Outcome {
 /// Every size in turn; gives how many elements were wrong, on all ranks.
 async fn sizes<T: Element>(settings: &Settings, comm: &mut Communicator) -> Result<u64, Failed> {
     let mut table = (comm.rank().0 == 0).then(|| Table::new(settings));
+    let mut progress = Progress::new(table.is_some());
     let mut wrong = 0;
-    for count in settings.counts() {
-        let point = measure::point::<T>(settings, comm, count).await?;
+    let counts = settings.counts();
+    for (at, count) in counts.iter().copied().enumerate() {
+        let bytes = count * settings.dtype.size();
+        progress.begin(format!("{bytes} B, size {} of {}", at + 1, counts.len()));
+        let point = measure::point::<T>(settings, comm, count, &mut progress).await?;
         wrong += point.wrong;
+        progress.erase();
         if let Some(table) = &mut table {
             table.row(point);
         }

@@ -16,6 +16,8 @@ use crate::plan::possible;
 const ITERS_MIN: usize = 7;
 /// The most that are chosen: more tell nothing new.
 const ITERS_MAX: usize = 20_000;
+/// Iterations come in about so many batches: after each it is seen how long they take, and with `--check` what came out.
+const BATCHES: u32 = 8;
 
 const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
@@ -58,8 +60,8 @@ pub struct Args {
     /// Smallest size
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size)]
     begin: usize,
-    /// Largest size
-    #[arg(short = 'e', long, default_value = "128M", value_name = "SIZE", value_parser = names::size)]
+    /// Largest size: those beyond it are left out
+    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size)]
     end: usize,
     /// From one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..))]
@@ -79,7 +81,7 @@ pub struct Args {
     /// So many iterations per size, whatever the time
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// As many iterations per size as take so long, from 7 to 20000
+    /// About as many iterations per size as take so long, from 7 to 20000
     #[arg(long, default_value_t = 0.4, value_name = "S")]
     seconds: f64,
     /// Compares results also between iterations
@@ -205,17 +207,28 @@ impl Settings {
         counts
     }
 
-    /// How many iterations, if one takes `each` as far as is known.
+    /// How many iterations come next, after `done` in the time `spent`, if one takes `each` as far as is known. None at the
+    /// end.
+    pub fn batch(&self, done: usize, spent: Duration, each: Duration) -> usize {
+        if let Some(iters) = self.iters {
+            let batch = if self.check { iters.div_ceil(BATCHES as usize) } else { iters };
+            return batch.min(iters - done);
+        }
+        let left = self.duration.saturating_sub(spent).min(self.duration / BATCHES);
+        fitting(each, left).max(ITERS_MIN.saturating_sub(done)).min(ITERS_MAX - done)
+    }
+
+    /// How many iterations there will be, if one takes `each`.
     pub fn iterations(&self, each: Duration) -> usize {
-        self.iters.unwrap_or_else(|| self.fitting(each, self.duration).clamp(ITERS_MIN, ITERS_MAX))
+        self.iters.unwrap_or_else(|| fitting(each, self.duration).clamp(ITERS_MIN, ITERS_MAX))
     }
 
-    /// How many iterations to warm up with: a tenth of the time.
-    pub fn warm_up(&self, each: Duration) -> usize {
-        self.fitting(each, self.duration / 10).clamp(1, ITERS_MAX / 10)
+    /// Whether so many iterations in so long have warmed up: a tenth of the time that is measured then.
+    pub fn is_warm(&self, done: usize, spent: Duration) -> bool {
+        spent >= self.duration / 10 || done >= ITERS_MAX / 10
     }
+}
 
-    fn fitting(&self, each: Duration, time: Duration) -> usize {
-        (time.as_nanos() / each.as_nanos().max(1)) as usize
-    }
+fn fitting(each: Duration, time: Duration) -> usize {
+    (time.as_nanos() / each.as_nanos().max(1)) as usize
 }
