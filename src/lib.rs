@@ -80,6 +80,9 @@ mod domain;
 mod element;
 mod engine;
 mod error;
+#[cfg(test)]
+#[path = "../tests/common/events.rs"]
+mod events;
 mod kernel;
 mod link;
 pub mod path;

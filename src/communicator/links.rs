@@ -39,6 +39,7 @@ mod tests {
     use crate::engine::room::{MEMORY, Memory};
     use crate::engine::{Engine, PeerLink};
     use crate::error::{LinkKind, LinkState};
+    use crate::events::Events;
     use crate::path::{Facts, PlanCache};
 
     fn pair() -> (TcpStream, TcpStream) {
@@ -107,6 +108,7 @@ mod tests {
 
     #[test]
     fn a_link_that_becomes_slow_is_degraded_and_recovers() {
+        let warnings = Events::of_all_threads();
         let pause_us = Arc::new(AtomicU64::new(0));
         let mut ranks = two_ranks(&pause_us);
         let (one, zero) = (ranks.pop().unwrap(), ranks.pop().unwrap());
@@ -117,6 +119,17 @@ mod tests {
         send_until(|link| link.state == LinkState::Degraded, &zero, &one);
         pause_us.store(0, Ordering::Relaxed);
         send_until(|link| link.state == LinkState::Ready, &zero, &one);
+        // Other tests of this process have no host of this name.
+        let told = |what| {
+            let mut told = warnings.with(what).into_iter();
+            told.find(|told| told.field("rank") == "1" && told.field("host") == "host b").expect(what)
+        };
+        let slow = told("a link has become slow");
+        let number = |name| slow.field(name).parse::<u64>().expect(name);
+        assert!(number("bytes_per_s") > 0 && number("rtt_us") > 0, "{slow:?}");
+        assert!(number("best_bytes_per_s") > 2 * number("bytes_per_s"), "{slow:?}");
+        number("retransmissions");
+        assert!(told("a slow link has recovered").at > slow.at);
         let [myself, link] = &zero.links()[..] else { panic!("two links") };
         assert_eq!((myself.kind, link.kind, link.rank), (LinkKind::Myself, LinkKind::Tcp, Rank(1)));
         assert_eq!(link.address, "host b");

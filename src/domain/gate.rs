@@ -159,6 +159,7 @@ impl Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::Events;
     use std::future::pending;
     use tokio::sync::oneshot;
 
@@ -190,6 +191,32 @@ mod tests {
             heard.await.unwrap();
             assert_eq!(hall.order.iter().filter(|task| !task.is_finished()).count(), 3);
         });
+    }
+
+    /// Whoever scans the port does not fill the log; how many have come is told all the same.
+    #[test]
+    fn strangers_are_warned_of_every_ten_seconds_at_most() {
+        let events = Events::default();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let turned_away = |reason: &'static str| async move { Err(Refusal::Stranger(reason.into())) };
+        events.while_doing(|| {
+            runtime.block_on(async {
+                let mut hall = Hall::new(PROOF_DEADLINE, Arc::default());
+                for _ in 0..25 {
+                    for _ in 0..40 {
+                        hall.enter(peer(), turned_away("it speaks HTTP"));
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+            });
+        });
+        let told = events.with("turned a connection away: 127.0.0.1:5: it speaks HTTP");
+        let counts: Vec<&str> = told.iter().map(|warning| warning.field("refused")).collect();
+        assert_eq!(counts, ["1", "401", "801"], "{told:?}");
+        for two in told.windows(2) {
+            assert_eq!(two[1].at - two[0].at, WARN_INTERVAL);
+        }
     }
 
     #[test]
