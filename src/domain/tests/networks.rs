@@ -8,7 +8,11 @@ use super::*;
 /// A rank's host, and its own variables.
 type Ranked<'a> = (usize, &'a [(&'a str, &'a str)]);
 
-/// Two namespaces: host 0 is 10.77.0.1, host 1 is 10.77.0.2. Both have an interface `decoy`, 172.31.77.1.
+/// What hosts know about names, if namespaces are to have files of their own.
+const FILES: &str = "/etc/netns";
+
+/// Two namespaces: host 0 is 10.77.0.1 and fd77::1, host 1 is 10.77.0.2 and fd77::2. Both have an interface `decoy`,
+/// 172.31.77.1.
 struct Hosts {
     names: [String; 2],
 }
@@ -24,11 +28,12 @@ impl Hosts {
         ];
         made = made && ip(&cable);
         for (host, name) in hosts.names.iter().enumerate() {
-            let address = format!("10.77.0.{}/24", host + 1);
+            let (address, six) = (format!("10.77.0.{}/24", host + 1), format!("fd77::{}/64", host + 1));
             made = made
                 && ip(&["-n", name, "link", "add", "decoy", "type", "veth", "peer", "name", "yoced"])
                 && ip(&["-n", name, "addr", "add", "172.31.77.1/24", "dev", "decoy"])
                 && ip(&["-n", name, "addr", "add", &address, "dev", "cable"])
+                && ip(&["-n", name, "addr", "add", &six, "dev", "cable", "nodad"])
                 && ["lo", "decoy", "yoced", "cable"]
                     .iter()
                     .all(|device| ip(&["-n", name, "link", "set", device, "up"]));
@@ -52,6 +57,17 @@ impl Hosts {
             "blackhole",
         ];
         assert!(ip(&rule));
+    }
+
+    /// Gives each host a hosts file. Not everybody may write it.
+    fn know(&self, lines: [&str; 2]) -> bool {
+        let write = |(name, line): (&String, &str)| {
+            let folder = std::path::Path::new(FILES).join(name);
+            let local = "127.0.0.1 localhost\n::1 localhost\n";
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(folder.join("hosts"), format!("{local}{line}\n"))
+        };
+        self.names.iter().zip(lines).map(write).all(|written| written.is_ok())
     }
 
     /// Ranks on the given hosts, each with variables of its own; what each printed.
@@ -90,7 +106,10 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.names {
             ip(&["netns", "del", name]);
+            let _ = std::fs::remove_dir_all(std::path::Path::new(FILES).join(name));
         }
+        // Unless others have theirs there.
+        let _ = std::fs::remove_dir(FILES);
     }
 }
 
@@ -143,5 +162,67 @@ fn no_open_direction_is_told_to_all() {
     let (near, far) = (("HCOMM_PORT_RANGE", "30010-30010"), ("HCOMM_PORT_RANGE", "31010-31010"));
     for text in hosts.run(&[(0, &[near]), (1, &[far])]) {
         assert!(text.contains("joined: 10.77.0.1:30010 10.77.0.2:31010"), "{text}");
+    }
+}
+
+/// What is told of a name that only this host understands so.
+fn loopback_of(name: &str) -> String {
+    format!("the name {name} stands for the loopback address 127.0.1.1 here, which no other host can reach")
+}
+
+/// As installers write it: the host's own name is a loopback address. Others have it from elsewhere.
+#[test]
+fn a_name_that_stands_for_loopback_on_the_roots_host_is_told() {
+    let Some(hosts) = Hosts::new() else { return };
+    if !hosts.know(["127.0.1.1 head", "10.77.0.1 head"]) {
+        return;
+    }
+    let name = [("MASTER_ADDR", "head"), ("HCOMM_TEST_RENDEZVOUS_S", "2")];
+    let [root, near, far] = &hosts.run(&[(0, &name), (0, &name), (1, &name)])[..] else {
+        panic!("three ranks")
+    };
+    for text in [root, near] {
+        assert!(text.contains("still missing rank 2") && text.contains(&loopback_of("head")), "{text}");
+    }
+    assert!(far.contains("can't reach the root (rank 0) at head:29500"), "{far}");
+    assert!(far.contains("10.77.0.1:29500: Connection refused"), "{far}");
+}
+
+#[test]
+fn a_name_that_stands_for_loopback_on_both_hosts_is_told() {
+    let Some(hosts) = Hosts::new() else { return };
+    if !hosts.know(["127.0.1.1 head", "127.0.1.1 head"]) {
+        return;
+    }
+    let name = [("MASTER_ADDR", "head"), ("HCOMM_TEST_RENDEZVOUS_S", "2")];
+    let [root, far] = &hosts.run(&[(0, &name), (1, &name)])[..] else { panic!("two ranks") };
+    for (text, says) in [(root, "still missing rank 1"), (far, "can't reach the root")] {
+        assert!(text.contains(says) && text.contains(&loopback_of("head")), "{text}");
+    }
+}
+
+#[test]
+fn a_name_that_is_known_on_both_hosts_is_good() {
+    let Some(hosts) = Hosts::new() else { return };
+    for line in ["10.77.0.1 head", "fd77::1 head", "fd77::1 head\n10.77.0.1 head"] {
+        if !hosts.know([line, line]) {
+            return;
+        }
+        let name = [("MASTER_ADDR", "head")];
+        for text in hosts.run(&[(0, &name), (1, &name)]) {
+            assert!(text.contains("joined: ") && text.contains("same host: [false]"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn hosts_meet_over_ipv6() {
+    let Some(hosts) = Hosts::new() else { return };
+    for address in ["fd77::1", "[fd77::1]"] {
+        let six = [("MASTER_ADDR", address)];
+        for text in hosts.run(&[(0, &six), (1, &six), (1, &six)]) {
+            assert!(text.contains("joined: [fd77::1]:"), "{text}");
+            assert_eq!(text.matches(" [fd77::2]:").count(), 2, "{text}");
+        }
     }
 }
