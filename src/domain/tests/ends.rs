@@ -101,6 +101,48 @@ fn child_joins_from_env() {
     }
 }
 
+/// What each of three processes says that join with these variables, beside those that every launcher sets.
+fn launched(port: u16, variables: &[(&str, &str)]) -> Vec<String> {
+    let start = |rank: u32| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "domain::tests::ends::child_joins_from_env", "--nocapture"])
+            .envs([(CHILD, "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")])
+            .envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())])
+            .envs([("MASTER_ADDR", own_ip()), ("MASTER_PORT", port.to_string())])
+            .envs(variables.iter().copied())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let ranks: Vec<_> = (0..3).map(start).collect();
+    let ended = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap().stderr);
+    ended.map(|said| String::from_utf8_lossy(&said).into_owned()).collect()
+}
+
+/// Its agent listens on MASTER_PORT for as long as the job runs, and must not hear of us.
+#[test]
+fn a_store_on_the_master_port_is_left_alone() {
+    let port = own_ports(3);
+    let store = std::net::TcpListener::bind((own_ip().as_str(), port)).unwrap();
+    store.set_nonblocking(true).unwrap();
+    for variables in [
+        &[("TORCHELASTIC_RUN_ID", "job")][..],
+        &[("TORCHELASTIC_RUN_ID", "job"), ("TORCHELASTIC_USE_AGENT_STORE", "True")],
+        &[("HCOMM_ROOT_PORT", &(port + 2).to_string())],
+    ] {
+        for said in launched(port, variables) {
+            assert!(said.starts_with("joined: ") && said.contains("[true, true]"), "{variables:?}: {said}");
+        }
+        let heard = store.accept().map(|(_, from)| from);
+        assert_eq!(heard.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{variables:?}");
+    }
+    // Where nothing says that it is torchrun's, the port should have been free.
+    let hurry = [("HCOMM_TEST_RENDEZVOUS_S", "2"), ("HCOMM_TEST_LINK_S", "0.3")];
+    let said = &launched(port, &hurry)[0];
+    assert!(said.contains(&format!("{}:{port}", own_ip())) && said.contains("HCOMM_ROOT_PORT"), "{said}");
+}
+
 #[test]
 fn limits_are_checked_at_the_start() {
     in_own_process("child_has_few_descriptors");
