@@ -1,49 +1,90 @@
 //! What waiting costs others: the processor time of idle ranks, and how late a ticker is that shares its runtime with
 //! large operations.
 //!
-//! `cargo bench --bench waiting` takes two minutes and some 5 GiB; `-- --quick` a few seconds.
+//! `cargo bench --bench waiting` takes two minutes and some 5 GiB; `-- --quick` some twenty seconds, and fails if idle ranks
+//! do anything at all.
 
 #![allow(clippy::print_stdout, reason = "it reports")]
 
-use std::time::{Duration, Instant};
+#[path = "../tests/common/idle.rs"]
+mod idle;
 
-use hcomm::{Communicator, Rank, ReduceOp, Tag};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hcomm::{Communicator, InitError, Rank, ReduceOp, Tag, Token};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
 const TICK: Duration = Duration::from_millis(1);
+const IDLE_RANKS: usize = 16;
+/// A rank looks for the root twice a second, and wakes up for the pause, the answer, and what tokio does for both.
+const TRIES: u64 = 10;
+/// The first looks, and what ranks tell each other after a second, are over by then.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// What the windows of a quick run take, and something to spare.
+const QUICK: Duration = Duration::from_secs(8);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Sixteen ranks, each a thread with a runtime of its own, wait for a message.
-fn idle(wall: Duration) {
-    let ranks: Vec<_> = Communicator::local(16)
-        .into_iter()
-        .map(|comm| {
-            std::thread::spawn(move || {
-                runtime().block_on(async move {
-                    let from = Rank((comm.rank().0 + 1) % comm.size() as u32);
-                    let receive = comm.recv(from, Tag(0), vec![0u8; 8]);
-                    let over = tokio::time::timeout(wall, receive).await.is_err();
-                    assert!(over, "nothing was sent");
-                });
-            })
-        })
-        .collect();
-    // Spinning at the beginning is part of it.
-    let (began, used) = (Instant::now(), cpu_time());
+/// Measures while ranks wait for `wall` in all, each on a thread of its own; a quick run has a limit instead.
+fn idle<R>(what: &str, quick: Option<u64>, wall: Duration, ranks: Vec<JoinHandle<R>>) {
+    let spent = if let Some(wakes_per_rank) = quick {
+        std::thread::sleep(SETTLE);
+        idle::assert_nothing_goes_on(what, IDLE_RANKS, wakes_per_rank)
+    } else {
+        // Looking for news at the beginning is part of it.
+        idle::during(wall)
+    };
     for rank in ranks {
         rank.join().expect("a rank");
     }
-    let share = (cpu_time() - used).as_secs_f64() / began.elapsed().as_secs_f64();
-    println!("16 ranks in a pending receive for {wall:?}: {:.3} % of one processor in all", share * 100.0);
+    println!(
+        "{IDLE_RANKS} ranks {what}: in {:.1?} {:.3} % of one processor in all, {} wake-ups",
+        spent.wall,
+        spent.percent(),
+        spent.sleeps
+    );
+}
+
+/// Each rank, a thread with a runtime of its own, waits for a message.
+fn receives(what: &str, quick: Option<u64>, wall: Duration, ranks: Vec<Communicator>) {
+    let receive = |comm: Communicator| {
+        std::thread::spawn(move || {
+            runtime().block_on(async move {
+                let from = Rank((comm.rank().0 + 1) % comm.size() as u32);
+                let receive = comm.recv(from, Tag(0), vec![0u8; 8]);
+                let over = tokio::time::timeout(wall, receive).await.is_err();
+                assert!(over, "nothing was sent");
+            });
+        })
+    };
+    idle(what, quick, wall, ranks.into_iter().map(receive).collect());
+}
+
+/// The ranks from `first` on of a world that begin to meet.
+fn meet(first: usize, world: usize, deadline: Duration) -> Vec<JoinHandle<Result<Communicator, InitError>>> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
+    let token = Token::random().expect("random bytes");
+    let join = |rank: usize| {
+        let builder = Communicator::builder().rank(rank as u32).world(world as u32).token(token.clone());
+        let connect = builder.root(free.to_string()).rendezvous_deadline(deadline).connect();
+        std::thread::spawn(move || runtime().block_on(connect))
+    };
+    (first..first + IDLE_RANKS).map(join).collect()
+}
+
+/// Ranks that wait: for a message on each link, and for a rank that does not come to set-up.
+fn idle_ranks(quick: bool, wall: Duration) {
+    let quick = quick.then_some(idle::QUIET);
+    receives("in a pending receive, memory", quick, wall, Communicator::local(IDLE_RANKS));
+    let ranks = meet(0, IDLE_RANKS, Duration::from_secs(60)).into_iter();
+    let ranks = ranks.map(|rank| rank.join().expect("a rank").expect("a world")).collect();
+    receives("in a pending receive, TCP", quick, wall, ranks);
+    idle("in set-up, the last rank absent", quick, wall, meet(0, IDLE_RANKS + 1, wall));
+    idle("in set-up, the root absent", quick.map(|_| TRIES), wall, meet(1, IDLE_RANKS + 1, wall));
 }
 
 /// How late each tick is, in order of lateness.
@@ -109,10 +150,10 @@ fn beside(bytes: usize, count: usize) {
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick" || argument == "--test");
     let (wall, count, bytes) = match quick {
-        true => (Duration::from_secs(1), 200, 16 << 20),
+        true => (QUICK, 200, 16 << 20),
         false => (Duration::from_secs(10), 5000, 1 << 30),
     };
-    idle(wall);
+    idle_ranks(quick, wall);
     show("the ticker alone", &runtime().block_on(async { tokio::spawn(ticks(count)).await.expect("ticks") }));
     beside(bytes, count);
 }

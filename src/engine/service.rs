@@ -21,6 +21,8 @@ use crate::runtime::sync::Mutex;
 pub(super) const GRACE: Duration = Duration::from_millis(1);
 /// While users drive: how rarely that is checked.
 const TICK_MAX: Duration = Duration::from_millis(20);
+/// After goodbye: how often it is seen whether what was sent gets on.
+const LEAVING: Duration = Duration::from_millis(20);
 /// When nothing is due, still look this often.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// A sleep longer than this must end when an operation begins: that may fall due earlier.
@@ -198,7 +200,10 @@ impl Watched {
 
     fn wind_down(&mut self, now: Instant) -> (bool, Instant) {
         self.watching = true;
-        let due = self.engine.serve(now, true).flatten();
+        // Before the look, as ever, so that what is seen in it is no news afterwards, and what comes later is.
+        self.drives = self.engine.watch().drives();
+        self.engine.await_call();
+        self.engine.serve(now, true);
         // Before goodbye the operations' own deadlines bound the wait. After it nothing more is sent, so that what was can't
         // get on for ever.
         let delivered = self.engine.delivered();
@@ -208,7 +213,13 @@ impl Watched {
         }
         let since = *self.stuck_since.get_or_insert(now);
         let over = self.engine.wind_down(now - since > Shared::LINGER);
-        let next = now + Duration::from_millis(20);
-        (!over, due.map_or(next, |due| due.min(next)).max(now + GRACE))
+        // What ends operations shows: in the poll set, by calls, or on time. What got on after goodbye does not.
+        let next = now + if self.engine.said_bye() { LEAVING } else { IDLE };
+        // Asked last: also whether that turn left something to do.
+        let due = match self.engine.serve(now, false) {
+            None => now,
+            Some(due) => due.map_or(next, |due| due.min(next)),
+        };
+        (!over, due.max(now + GRACE))
     }
 }

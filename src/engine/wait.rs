@@ -192,7 +192,12 @@ impl Shared {
         alarm.silence();
         op.register(waker);
         if self.lie_down(op) == Sleep::Deep {
-            self.poller.wait(alarm);
+            if self.has_links {
+                self.poller.wait(alarm);
+            } else {
+                // Nothing comes by the poll set but calls for the service thread, which this one would not take.
+                alarm.wait();
+            }
             self.drive();
         }
     }

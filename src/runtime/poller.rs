@@ -25,6 +25,13 @@ impl Alarm {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
+    /// Blocks until it rings.
+    pub(crate) fn wait(&self) {
+        let fd = PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN);
+        // Interrupted by a signal or not: callers look again in any case.
+        let _ = rustix::event::poll(&mut [fd], None);
+    }
+
     /// Forgets earlier calls.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
