@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier, Mutex};
 
 use common::{LINKS, Link, assert_usable, class, connect, run};
-use hcomm::{Communicator, Error, Rank, ReduceOp, Report, ReportKind};
+use hcomm::{Communicator, Error, Rank, ReduceOp, Report, ReportKind, State};
 
 /// Unwinds this thread as a panic does, without its message in the output of tests.
 fn panics(having: impl Send) {
@@ -47,6 +47,14 @@ fn a_rank_that_panics_is_lost_to_those_who_wait_for_it() {
                 assert_panicked(link, &error);
                 let next = comm.barrier().wait().unwrap_err().error;
                 assert!(matches!(&next, Error::Failed { lost: Some(Rank(1)), .. }), "{link:?}: {next}");
+                let says = next.to_string();
+                assert!(says.starts_with("communicator \"world\" has failed: rank 1 ("), "{link:?}: {says}");
+                assert!(
+                    says.contains(") is lost: its thread panicked") && !says.contains('#'),
+                    "{link:?}: {says}"
+                );
+                let State::Failed { cause } = comm.state() else { panic!("{:?}", comm.state()) };
+                assert!(cause.to_string().starts_with("next call #"), "{cause}");
                 let rebuilt = comm.rebuild().wait().unwrap();
                 assert_eq!(rebuilt.size(), 2);
                 keep.lock().unwrap().push(rebuilt);
@@ -64,6 +72,28 @@ fn a_rank_that_panics_is_lost_to_those_who_wait_for_it() {
             assert!(report.cause.contains("its thread panicked"), "{text}");
         }
         std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn who_rebuilds_is_told_who_is_gone_and_who_is_late() {
+    for link in LINKS {
+        let done = Arc::new(Barrier::new(3));
+        run(connect(link, 4), move |mut comm| {
+            match comm.rank() {
+                Rank(1) => return panics(comm),
+                Rank(2) => {}
+                _ => {
+                    assert_panicked(link, &comm.barrier().wait().unwrap_err().error);
+                    comm.set_deadline(std::time::Duration::from_millis(300));
+                    let error = comm.rebuild().wait().unwrap_err();
+                    let Error::Deadline(report) = &error else { panic!("{link:?}: {error}") };
+                    assert_eq!(report.late, [Rank(2)], "{link:?}: {report}");
+                    assert_eq!(report.cause, "lost or left already: rank 1", "{link:?}: {report}");
+                }
+            }
+            done.wait();
+        });
     }
 }
 

@@ -312,7 +312,13 @@ impl Channel {
         if std::mem::replace(&mut self.failure_told, true) {
             let lost = failed.blamed().first().copied();
             let communicator = self.name.to_string();
-            return Some(Error::Failed { communicator, lost, cause: failed.to_string() });
+            // Which call would have met it first says nothing about this one.
+            let cause = match failed {
+                Error::PeerLost { rank, host, cause, .. } => format!("rank {rank} ({host}) is lost: {cause}"),
+                Error::Left { rank, host, .. } => format!("rank {rank} ({host}) has left"),
+                other => other.to_string(),
+            };
+            return Some(Error::Failed { communicator, lost, cause });
         }
         if let Error::PeerLost { operation, seq, .. } | Error::Left { operation, seq, .. } = &mut failed {
             *operation = request.desc.operation.into();

@@ -251,7 +251,8 @@ impl State {
             states: waiting.open.iter().map(state).collect(),
             cause: match gone.len() {
                 0 => "no rank is known to be gone".into(),
-                _ => format!("given up: {}", gone.join(", ")),
+                1 => format!("lost or left already: rank {}", gone[0]),
+                _ => format!("lost or left already: ranks {}", gone.join(", ")),
             },
             ..self.about(waiting.head.channel, &waiting.open)?
         })

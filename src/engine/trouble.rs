@@ -330,7 +330,7 @@ impl State {
             }
         };
         let called = channel.called;
-        channel.failed = Some(error("communicator", called));
+        channel.failed = Some(error("next call", called));
         // Under a key, its communicator's failure says it.
         if channel.family.is_none() {
             self.publish_abort(index, called, &Cause::Lost { rank, host: host.into(), cause: cause.into() });
