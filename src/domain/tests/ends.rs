@@ -77,6 +77,60 @@ fn child_drops_futures() {
     assert_eq!(descriptors(), before);
 }
 
+#[test]
+fn a_future_is_dropped_while_it_connects_to_a_black_hole() {
+    in_own_process("child_connects_to_a_black_hole");
+}
+
+/// An address that answers nothing: its queue of connections is full, and nobody takes any.
+fn black_hole() -> (socket2::Socket, Vec<TcpStream>, SocketAddr) {
+    let address: SocketAddr = format!("{}:{}", own_ip(), own_ports(1)).parse().unwrap();
+    let hole = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    hole.bind(&address.into()).unwrap();
+    hole.listen(0).unwrap();
+    let mut queued = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+        queued.push(stream);
+    }
+    (hole, queued, address)
+}
+
+/// How many sockets of this host wait for this address to answer.
+fn connecting_to(address: SocketAddr) -> usize {
+    let SocketAddr::V4(address) = address else { panic!("{address} is none of this test's") };
+    let shown = format!("{:08X}:{:04X} 02 ", u32::from_ne_bytes(address.ip().octets()), address.port());
+    std::fs::read_to_string("/proc/net/tcp").unwrap().matches(&shown).count()
+}
+
+#[test]
+fn child_connects_to_a_black_hole() {
+    if !is_child() {
+        return;
+    }
+    let (_hole, _queued, address) = black_hole();
+    // Nothing ends by itself within this test.
+    let long = Deadlines { rendezvous: Duration::from_secs(300), link: Duration::from_secs(300) };
+    let rendezvous = Rendezvous::Root { address: address.to_string() };
+    let config = JoinConfig { rendezvous, deadlines: long, ..job(2) };
+    let (others, before) = (connecting_to(address), descriptors());
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        let future = super::super::join(as_rank(&config, 1));
+        while connecting_to(address) == others {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let dropped = std::time::Instant::now();
+        drop(future);
+        while threads_named("hcomm-setup") > 0 || connecting_to(address) > others {
+            thread::sleep(Duration::from_millis(1));
+        }
+        quickest = quickest.min(dropped.elapsed());
+    }
+    // A few milliseconds, and a second try of the system would be a second later.
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
+    assert!(descriptors() <= before + 2, "{} descriptors, {before} before", descriptors());
+}
+
 /// For trials on several hosts or in several network namespaces: settings from the environment.
 #[test]
 fn child_joins_from_env() {

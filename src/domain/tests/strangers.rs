@@ -42,6 +42,49 @@ fn two_hundred_strangers_change_nothing() {
     check_streams(all);
 }
 
+/// Who says nothing is sent away after a while, and delays nobody.
+#[test]
+fn two_hundred_silent_ones_are_sent_away_and_counted() {
+    let deadlines = Deadlines { link: Duration::from_secs(2), ..job(2).deadlines };
+    let config = JoinConfig { deadlines, ..job(2) };
+    let root = super::super::join(as_rank(&config, 0));
+    let visitors = silent(address_of(&config), 200);
+    for mut stream in visitors {
+        // It is ended, one way or another; the watchdog is the root's own deadline.
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        match stream.read(&mut [0; 1]) {
+            Ok(read) => assert_eq!(read, 0),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    let patient = JoinConfig { deadlines: job(2).deadlines, ..config };
+    let last = run_ranks(&patient, 1..2).remove(0).unwrap();
+    check_streams(vec![block_on(root).unwrap(), last]);
+    // If somebody is missing, it is told how many came instead. On a machine that stands still, fewer get their turn.
+    let counted = (0..3).any(|_| {
+        let deadlines = Deadlines { rendezvous: Duration::from_secs(3), link: Duration::from_millis(300) };
+        let config = JoinConfig { deadlines, ..job(2) };
+        let root = super::super::join(as_rank(&config, 0));
+        let _visitors = silent(address_of(&config), 200);
+        let error = block_on(root).unwrap_err().to_string();
+        assert!(error.contains("still missing rank 1"), "{error}");
+        error.contains("200 connections were turned away")
+    });
+    assert!(counted);
+}
+
+/// Connections that say nothing, as soon as somebody listens.
+fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    while streams.len() < count {
+        match TcpStream::connect(address) {
+            Ok(stream) => streams.push(stream),
+            Err(_) => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+    streams
+}
+
 /// Every data port is visited while the connections are made.
 #[test]
 fn strangers_at_data_ports_change_nothing() {
