@@ -51,6 +51,12 @@ pub(crate) fn key_id(parent: u64, key: &str) -> u64 {
     mix(mix(parent ^ KEYED) ^ key_word(key)) | 1
 }
 
+/// The key that a note tells, if it is one, and the channel is its own.
+fn key_told<'a>(header: &Header, key: &'a [u8]) -> Option<&'a str> {
+    let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= KEY_BYTES_MAX)?;
+    (key_id(header.offset, key) == header.channel).then_some(key)
+}
+
 impl State {
     /// The channels of a communicator's keys.
     pub(super) fn keys_of(&self, parent: u64) -> Vec<usize> {
@@ -152,8 +158,7 @@ impl State {
 
     /// Another rank asks for a key that this one has not asked for. Says whether to keep that in mind.
     pub(super) fn is_news(&mut self, peer: usize, header: &Header, key: &[u8]) -> Result<bool, String> {
-        let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= KEY_BYTES_MAX);
-        if key.is_none_or(|key| key_id(header.offset, key) != header.channel) {
+        if key_told(header, key).is_none() {
             return Err("a key that does not belong to its communicator".into());
         }
         let parent = self.channel_of(header.offset).and_then(|index| self.channels[index].as_ref());
@@ -239,7 +244,40 @@ fn renamed(failed: Error, name: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever was done to a note on its way: what is taken for a key is the one that the channel is for.
+        #[test]
+        fn a_damaged_key_is_refused(
+            key in "\\PC{0,300}",
+            parent in any::<u64>(),
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in proptest::option::weighted(0.3, any::<prop::sample::Index>()),
+        ) {
+            let mut header = Header::new(Kind::Key, key_id(parent, &key), 0);
+            header.offset = parent;
+            let mut body = key.clone().into_bytes();
+            for (at, byte) in damage {
+                if !body.is_empty() {
+                    let at = at.index(body.len());
+                    body[at] = byte;
+                }
+            }
+            body.truncate(cut.map_or(body.len(), |at| at.index(body.len() + 1)));
+            let good = body == key.as_bytes() && key.len() <= KEY_BYTES_MAX;
+            prop_assert_eq!(key_told(&header, &body), good.then_some(key.as_str()));
+            header.offset ^= 1;
+            prop_assert_eq!(key_told(&header, &body), None);
+        }
+
+        #[test]
+        fn any_bytes_are_a_key_or_refused(channel in any::<u64>(), body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert_eq!(key_told(&Header::new(Kind::Key, channel, 0), &body), None);
+        }
+    }
 
     #[test]
     fn keys_and_their_communicators_tell_channels_apart() {

@@ -56,9 +56,9 @@ pub(crate) struct Rebuild {
 
 /// A view, as ranks tell it.
 #[derive(Debug, Serialize, Deserialize)]
-struct View {
-    gone: Vec<bool>,
-    decided: bool,
+pub(super) struct View {
+    pub gone: Vec<bool>,
+    pub decided: bool,
 }
 
 impl Rebuild {

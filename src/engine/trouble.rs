@@ -566,13 +566,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::circle::Elsewhere;
+    use super::super::rebuild::View;
     use super::super::status::{Current, Status};
     use super::*;
     use crate::element::{DType, ReduceOp};
     use crate::rank::Tag;
 
     /// One of each.
-    fn texts() -> [Vec<u8>; 6] {
+    fn texts() -> [Vec<u8>; 8] {
         let call = CallInfo {
             operation: "all_reduce".into(),
             dtype: DType::F32,
@@ -616,6 +617,8 @@ mod tests {
                 unpolled_ms: 90_000,
                 elsewhere: Some(elsewhere),
             }),
+            encode(&vec![(300u64, call.clone()), (301, call)]),
+            encode(&View { gone: vec![false, true, false], decided: true }),
         ]
     }
 
@@ -623,7 +626,7 @@ mod tests {
         /// Lengths within a text are claims, too: what is decoded is no longer than what came.
         #[test]
         fn damaged_texts_are_decoded_or_refused(
-            which in 0usize..6,
+            which in 0usize..8,
             damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
             claim in proptest::option::of(any::<prop::sample::Index>()),
             cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),
@@ -650,6 +653,12 @@ mod tests {
             if let Ok(call) = decode::<CallInfo>(&body) {
                 prop_assert!(call.to_string().len() <= body.len() + 100);
             }
+            if let Ok(calls) = decode::<Vec<(u64, CallInfo)>>(&body) {
+                prop_assert!(calls.len() <= body.len());
+            }
+            if let Ok(view) = decode::<View>(&body) {
+                prop_assert!(view.gone.len() <= body.len());
+            }
         }
 
         #[test]
@@ -657,6 +666,8 @@ mod tests {
             let _ = decode::<Cause>(&body).map(|cause| cause.to_string());
             let _ = decode::<Status>(&body);
             let _ = decode::<CallInfo>(&body).map(|call| call.to_string());
+            let _ = decode::<Vec<(u64, CallInfo)>>(&body);
+            let _ = decode::<View>(&body);
         }
     }
 

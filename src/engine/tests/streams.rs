@@ -1,11 +1,20 @@
 //! Frames at random: whatever comes, no panic, no hang, and an outcome for every call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::super::channel::Family;
+use super::super::family::key_id;
+use super::super::rebuild::View;
+use super::lies::{ASK, Cause, call_info, encode, report, status};
 use super::*;
+
+/// A key of the communicator that the honest rank may have asked for, and one that it has not.
+const KEYS: [&str; 2] = ["a", "b"];
 
 /// One frame on either connection.
 #[derive(Clone, Debug)]
@@ -18,7 +27,7 @@ struct Shot {
     number: u64,
     item: u32,
     offset: u64,
-    payload: usize,
+    payload: Payload,
     byte: u8,
     /// Whether the digest is the right one, the frame number, the header's bytes.
     digest: bool,
@@ -26,14 +35,67 @@ struct Shot {
     flip: Option<u16>,
 }
 
+#[derive(Clone, Debug)]
+enum Payload {
+    /// The same byte so many times.
+    Bytes(usize),
+    /// What such a frame says, with flags and fields that fit it, and damage.
+    Text { which: usize, damage: Vec<(Index, u8)>, cut: Option<Index> },
+}
+
+/// What frames of a kind say; nothing, for most.
+fn text(kind: u8, which: usize) -> Vec<u8> {
+    let kind = KINDS.into_iter().find(|of| *of as u8 == kind);
+    match (kind, which % 4) {
+        (Some(Kind::Abort), 0) => encode(&Cause::Deadline(Box::new(report(Rank(1))))),
+        (Some(Kind::Abort), 1) => {
+            encode(&Cause::Lost { rank: Rank(0), host: "node".into(), cause: "x".into() })
+        }
+        (Some(Kind::Abort), 2) => encode(&Cause::Departed { rank: Rank(1), host: "node".into() }),
+        (Some(Kind::Abort), _) => encode(&Cause::Cancelled),
+        (Some(Kind::Status), which) => status(vec![0; which]),
+        (Some(Kind::Mismatch), _) => encode(&call_info("barrier")),
+        (Some(Kind::Close), 0) => Vec::new(),
+        (Some(Kind::Close), which) => {
+            encode(&(0..which as u64).map(|number| (number, call_info("all_reduce"))).collect::<Vec<_>>())
+        }
+        (Some(Kind::Rebuild), which) => {
+            encode(&View { gone: vec![which & 1 != 0, false], decided: which & 2 != 0 })
+        }
+        (Some(Kind::Key), which) => KEYS[which % 2].into(),
+        _ => Vec::new(),
+    }
+}
+
+/// Those with a text.
+const KINDS: [Kind; 6] = [Kind::Abort, Kind::Status, Kind::Mismatch, Kind::Close, Kind::Rebuild, Kind::Key];
+
+fn payload() -> impl Strategy<Value = Payload> {
+    let bytes = prop_oneof![
+        3 => Just(0usize),
+        3 => Just(400),
+        2 => Just(PAYLOAD_MAX),
+        2 => 0usize..2000,
+        1 => 0usize..PAYLOAD_MAX,
+    ];
+    let damage = prop_oneof![
+        1 => Just(Vec::new()),
+        1 => proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4),
+    ];
+    let cut = proptest::option::weighted(0.1, any::<Index>());
+    let text = (0usize..4, damage, cut).prop_map(|(which, damage, cut)| Payload::Text { which, damage, cut });
+    prop_oneof![2 => bytes.prop_map(Payload::Bytes), 1 => text]
+}
+
 fn shot() -> impl Strategy<Value = Shot> {
     let mostly = |usual: std::ops::Range<u64>| prop_oneof![9 => usual, 1 => any::<u64>()];
-    let where_to = (any::<bool>(), 1u8..17, mostly(0..1), mostly(0..3));
+    let channel = prop_oneof![8 => Just(CHANNEL), 1 => Just(key_id(CHANNEL, KEYS[0])), 1 => any::<u64>()];
+    let where_to = (any::<bool>(), 1u8..17, channel, mostly(0..3));
     let what = (
         prop_oneof![4 => Just(0u16), 3 => Just(1), 1 => Just(2), 1 => Just(4), 1 => Just(12), 1 => Just(32), 1 => any::<u16>()],
         prop_oneof![9 => 0u32..3, 2 => Just(TAG), 1 => any::<u32>()],
         prop_oneof![6 => Just(0u64), 3 => (0u64..9).prop_map(|piece| piece << 17), 1 => 0u64..2_000_000, 1 => any::<u64>()],
-        prop_oneof![3 => Just(0usize), 3 => Just(400), 2 => Just(PAYLOAD_MAX), 2 => 0usize..2000, 1 => 0usize..PAYLOAD_MAX],
+        payload(),
     );
     let rest = (
         any::<u8>(),
@@ -46,6 +108,32 @@ fn shot() -> impl Strategy<Value = Shot> {
             Shot { bulk, kind, flags, channel, number, item, offset, payload, byte, digest, consumed, flip }
         },
     )
+}
+
+impl Shot {
+    /// Its payload; a header that goes with it.
+    fn fill(&self, header: &mut Header) -> Vec<u8> {
+        let Payload::Text { which, damage, cut } = &self.payload else {
+            let Payload::Bytes(length) = self.payload else { return Vec::new() };
+            return vec![self.byte; length];
+        };
+        let mut body = text(self.kind, *which);
+        header.flags = 0;
+        if self.kind == Kind::Status as u8 || self.kind == Kind::Mismatch as u8 {
+            header.flags = self.flags & ASK;
+        }
+        if self.kind == Kind::Key as u8 {
+            (header.channel, header.offset) = (key_id(CHANNEL, KEYS[which % 2]), CHANNEL);
+        }
+        for (at, byte) in damage {
+            if !body.is_empty() {
+                let at = at.index(body.len());
+                body[at] = *byte;
+            }
+        }
+        body.truncate(cut.map_or(body.len(), |at| at.index(body.len() + 1)));
+        body
+    }
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -63,10 +151,52 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     proptest::collection::vec(call, 1..3)
 }
 
-fn play(calls: &[Call], shots: &[Shot]) {
+/// What else the honest rank has done.
+#[derive(Clone, Copy, Debug)]
+struct Besides {
+    rebuild: bool,
+    key: bool,
+}
+
+impl Scene {
+    fn begin_rebuild(&self) -> Arc<Op> {
+        let desc = CallDesc {
+            operation: "rebuild",
+            dtype: DType::U8,
+            count: self.members,
+            op: None,
+            root: None,
+            tag: None,
+            algorithm: "",
+            fingerprint: 0,
+        };
+        self.engine.submit(Request {
+            channel: self.channel,
+            seq: 1,
+            desc,
+            digest: desc.digest(),
+            work: Work::Rebuild,
+            parts: Parts::from_vec(vec![0u8; self.members]),
+            deadline: self.deadline,
+            priority: Priority::Normal,
+        })
+    }
+
+    fn open_key(&self, key: &'static str) {
+        let mut channel = Channel::new(key_id(CHANNEL, key), "world/a".into(), [0, 1].into(), 0);
+        channel.family = Some(Family { parent: CHANNEL, key: key.into() });
+        self.engine.open(channel);
+    }
+}
+
+fn play(calls: &[Call], besides: Besides, shots: &[Shot]) {
     let mut scene = Scene::new();
     scene.set_deadline(Duration::from_millis(30));
+    if besides.key {
+        scene.open_key(KEYS[0]);
+    }
     let begun: Vec<Begun> = calls.iter().map(|call| scene.begin(*call)).collect();
+    let rebuild = besides.rebuild.then(|| scene.begin_rebuild());
     for shot in shots {
         let class = if shot.bulk { Class::Bulk } else { Class::Fast };
         let about = &begun[usize::from(shot.byte) % begun.len()];
@@ -76,7 +206,8 @@ fn play(calls: &[Call], shots: &[Shot]) {
         header.offset = shot.offset;
         header.digest = if shot.digest { about.digest } else { shot.offset };
         header.consumed = shot.consumed;
-        let mut bytes = scene.liar.frame(class, header, &vec![shot.byte; shot.payload]);
+        let body = shot.fill(&mut header);
+        let mut bytes = scene.liar.frame(class, header, &body);
         bytes[5] = shot.kind;
         if let Some(bit) = shot.flip {
             bytes[usize::from(bit) / 8] ^= 1 << (bit % 8);
@@ -93,15 +224,22 @@ fn play(calls: &[Call], shots: &[Shot]) {
     for call in &begun {
         let _ = scene.end(call);
     }
+    if let Some(rebuild) = rebuild {
+        scene.engine.block_on(&rebuild);
+        let members = rebuild.take_outcome().unwrap().parts.unwrap();
+        assert!(members.raw().to_vec().iter().all(|gone| *gone <= 1));
+    }
 }
 
 fn run(cases: u32) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let shots = proptest::collection::vec(shot(), 1..12);
-    let result = TestRunner::new(config).run(&(calls(), shots), |(calls, shots)| {
+    let besides = (proptest::bool::weighted(0.3), any::<bool>());
+    let besides = besides.prop_map(|(rebuild, key)| Besides { rebuild, key });
+    let result = TestRunner::new(config).run(&(calls(), besides, shots), |(calls, besides, shots)| {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let play = std::panic::AssertUnwindSafe(|| play(&calls, &shots));
+            let play = std::panic::AssertUnwindSafe(|| play(&calls, besides, &shots));
             let _ = sender.send(std::panic::catch_unwind(play).is_ok());
         });
         match receiver.recv_timeout(WATCHDOG) {
@@ -121,5 +259,5 @@ fn frames_at_random_end_every_call() {
 #[test]
 #[ignore = "takes minutes"]
 fn very_many_frames_at_random_end_every_call() {
-    run(100_000);
+    run(15_000);
 }
