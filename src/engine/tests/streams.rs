@@ -46,8 +46,8 @@ enum Payload {
 /// What frames of a kind say; nothing, for most.
 fn text(kind: u8, which: usize) -> Vec<u8> {
     let kind = KINDS.into_iter().find(|of| *of as u8 == kind);
-    match (kind, which % 4) {
-        (Some(Kind::Abort), 0) => encode(&Cause::Deadline(Box::new(report(Rank(1))))),
+    match (kind, which) {
+        (Some(Kind::Abort), 0 | 4) => encode(&Cause::Deadline(Box::new(report(Rank(1))))),
         (Some(Kind::Abort), 1) => {
             encode(&Cause::Lost { rank: Rank(0), host: "node".into(), cause: "x".into() })
         }
@@ -60,7 +60,9 @@ fn text(kind: u8, which: usize) -> Vec<u8> {
             encode(&(0..which as u64).map(|number| (number, call_info("all_reduce"))).collect::<Vec<_>>())
         }
         (Some(Kind::Rebuild), which) => {
-            encode(&View { gone: vec![which & 1 != 0, false], decided: which & 2 != 0 })
+            // Of as many ranks as there are, or of one more.
+            let gone = [which & 1 != 0, false, true][..2 + usize::from(which & 4 != 0)].to_vec();
+            encode(&View { gone, decided: which & 2 != 0 })
         }
         (Some(Kind::Key), which) => KEYS[which % 2].into(),
         _ => Vec::new(),
@@ -83,7 +85,7 @@ fn payload() -> impl Strategy<Value = Payload> {
         1 => proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4),
     ];
     let cut = proptest::option::weighted(0.1, any::<Index>());
-    let text = (0usize..4, damage, cut).prop_map(|(which, damage, cut)| Payload::Text { which, damage, cut });
+    let text = (0usize..8, damage, cut).prop_map(|(which, damage, cut)| Payload::Text { which, damage, cut });
     prop_oneof![2 => bytes.prop_map(Payload::Bytes), 1 => text]
 }
 
