@@ -3,8 +3,9 @@
 //! [`send`] alone copies its slice first. What else is awaited has a `wait` of its own:
 //! [`Operation::wait`](super::Operation::wait), and that of the others.
 //!
-//! Sound because a call does not return before the operation has let go of the memory, whatever happens. No runtime is
-//! needed; do not call these on a thread that a runtime needs.
+//! Sound because a call does not return before the operation has let go of the memory, whatever happens; a panic on its
+//! way, say of a waker that it calls for another task, ends the process. No runtime is needed; do not call these on a
+//! thread that a runtime needs.
 //!
 //! ```
 //! use hcomm::{Communicator, ReduceOp, blocking};
@@ -19,11 +20,31 @@
 //! assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 3.0));
 //! ```
 
-use super::Communicator;
+use super::{Communicator, Operation};
 use crate::buffer::lend::Blocked;
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::rank::{Rank, Tag};
+
+/// Ends the process where it is dropped: a panic must not unwind past memory that other ranks may be in.
+struct NoUnwinding;
+
+impl Drop for NoUnwinding {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// Begins an operation on a slice, and waits for it.
+fn lent<'a, T: Element>(
+    buffer: &'a mut [T],
+    begin: impl FnOnce(Blocked<'a, T>) -> Operation<Blocked<'a, T>>,
+) -> Result<(), Error> {
+    let guard = NoUnwinding;
+    let result = begin(Blocked(buffer)).wait();
+    std::mem::forget(guard);
+    Ok(result?)
+}
 
 /// See [`Communicator::barrier`].
 ///
@@ -45,7 +66,7 @@ pub fn all_reduce<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    Ok(communicator.all_reduce(Blocked(buffer), op).wait()?)
+    lent(buffer, |buffer| communicator.all_reduce(buffer, op))
 }
 
 /// See [`Communicator::broadcast`].
@@ -58,7 +79,7 @@ pub fn broadcast<T: Element>(
     buffer: &mut [T],
     root: impl Into<Rank>,
 ) -> Result<(), Error> {
-    Ok(communicator.broadcast(Blocked(buffer), root).wait()?)
+    lent(buffer, |buffer| communicator.broadcast(buffer, root))
 }
 
 /// See [`Communicator::all_gather`].
@@ -67,7 +88,7 @@ pub fn broadcast<T: Element>(
 ///
 /// As the operation of the same name.
 pub fn all_gather<T: Element>(communicator: &mut Communicator, buffer: &mut [T]) -> Result<(), Error> {
-    Ok(communicator.all_gather(Blocked(buffer)).wait()?)
+    lent(buffer, |buffer| communicator.all_gather(buffer))
 }
 
 /// See [`Communicator::reduce_scatter`].
@@ -80,7 +101,7 @@ pub fn reduce_scatter<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    Ok(communicator.reduce_scatter(Blocked(buffer), op).wait()?)
+    lent(buffer, |buffer| communicator.reduce_scatter(buffer, op))
 }
 
 /// See [`Communicator::send`].
@@ -108,7 +129,7 @@ pub fn recv<T: Element>(
     tag: impl Into<Tag>,
     buffer: &mut [T],
 ) -> Result<(), Error> {
-    Ok(communicator.recv(from, tag, Blocked(buffer)).wait()?)
+    lent(buffer, |buffer| communicator.recv(from, tag, buffer))
 }
 
 /// See [`Communicator::split`].
@@ -140,4 +161,34 @@ pub fn dup(communicator: &mut Communicator) -> Result<Communicator, Error> {
 /// As the operation of the same name.
 pub fn close(communicator: Communicator) -> Result<(), Error> {
     communicator.close().wait()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "HCOMM_TEST_UNWINDS";
+
+    /// The second process of the test below; nothing in the test run itself.
+    #[test]
+    fn child() {
+        if std::env::var_os(CHILD).is_some() {
+            let mut memory = [0u8; 8];
+            let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let _ = lent(&mut memory, |_| panic!("on purpose"));
+            }));
+            drop(unwound);
+        }
+    }
+
+    #[test]
+    fn a_panic_does_not_unwind_past_memory_that_is_lent() {
+        use std::os::unix::process::ExitStatusExt;
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "communicator::blocking::tests::child"]).env(CHILD, "");
+        let output = child.output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    }
 }

@@ -57,10 +57,12 @@ impl Run {
         inputs.clear();
         self.sources = inputs;
         let read = if complete { end } else { done };
-        let stood = self.leave_inputs(program, &srcs[..entered], read, io) && complete;
-        let moved = stood && self.set_done(index, end, all);
+        self.leave_inputs(program, &srcs[..entered], read, io);
+        // Also if a peer has ended its operation meanwhile: its memory stays while somebody is in it, so the sum is right,
+        // and what the others are told of this slice must fit together.
+        let moved = complete && self.set_done(index, end, all);
         for &step in &pushes[..pushed] {
-            self.leave_push(program, step, end, stood && self.steps[index].complete);
+            self.leave_push(program, step, end, self.steps[index].complete);
         }
         moved
     }
@@ -88,9 +90,8 @@ impl Run {
         }
     }
 
-    /// Ends the reading of in-process inputs. Says whether all leases stood.
-    fn leave_inputs(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) -> bool {
-        let mut stood = true;
+    /// Ends the reading of in-process inputs.
+    fn leave_inputs(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) {
         for src in srcs {
             let From::Input(input) = *src else { continue };
             if !self.inputs[input].via_memory {
@@ -98,11 +99,10 @@ impl Run {
             }
             let input = &program.inputs[input];
             if let Some(lease) = &self.offers[input.from] {
-                stood &= lease.leave(input.sender_step, end);
+                lease.leave(input.sender_step, end);
                 io.publish(self.head.members[input.from] as usize);
             }
         }
-        stood
     }
 
     /// Where the result goes as well: peers' ranges that this very reduction reads, so that each element is read before

@@ -2,10 +2,12 @@
 //!
 //! - `lies`: what a peer may try, and what the honest rank makes of it; in `payload`, `counters`, `talk`
 //! - `streams`: frames at random
+//! - `lent`: memory of a caller who waits, with a reader in it
 //! - `elements`: a link that stops in the middle of one
 
 mod counters;
 mod elements;
+mod lent;
 mod lies;
 mod payload;
 mod streams;
@@ -143,6 +145,15 @@ impl Scene {
     }
 
     pub(super) fn begin(&mut self, call: Call) -> Begun {
+        let (Call::Place(count)
+        | Call::Reduce(count)
+        | Call::Send(count)
+        | Call::Receive(count)
+        | Call::PointSend(count)) = call;
+        self.begin_with(call, Parts::from_vec(vec![1f32; count]))
+    }
+
+    pub(super) fn begin_with(&mut self, call: Call, parts: Parts) -> Begun {
         let program = self.program(call);
         let (operation, count, op, root, tag) = match call {
             Call::Place(count) => ("broadcast", count, None, Some(Rank(1)), None),
@@ -172,7 +183,6 @@ impl Scene {
             (_, Some(program)) => Work::Collective(program.clone()),
             (_, None) => unreachable!(),
         };
-        let parts = Parts::from_vec(vec![1f32; count]);
         let (channel, deadline, digest) = (self.channel, self.deadline, desc.digest());
         let op = self.engine.submit(Request {
             channel,
