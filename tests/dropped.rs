@@ -2,6 +2,8 @@
 //! results, and nothing stays behind.
 
 mod common;
+#[path = "dropped/worlds.rs"]
+mod worlds;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -368,43 +370,61 @@ fn a_dropped_operation_can_be_given_up_by_its_peer() {
     }
 }
 
-/// The other rank is told, or finds nobody and says so: in no case does it wait for ever.
+/// The others are told, or find nobody and say so: in no case do they wait for ever.
 #[test]
 fn a_dropped_connect_ends_set_up() {
-    for dropped in [0, 1u32] {
+    let mut cases = Vec::new();
+    for dropped in [0, 1u32, 2] {
         for pause_ms in [0, 1, 3, 10, 30, 100] {
-            let (place, token) = (meeting_place(), Token::random().unwrap());
-            let builder = |rank: u32| {
-                Communicator::builder()
-                    .rank(rank)
-                    .world(2)
-                    .file(&place)
-                    .token(token.clone())
-                    .rendezvous_deadline(Duration::from_secs(3))
-                    .operation_deadline(GENEROUS)
-            };
-            let other = builder(1 - dropped);
-            let peer = std::thread::spawn(move || match other.connect_blocking() {
-                Ok(mut comm) => comm.barrier().wait().map(drop).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            });
-            let mut connect = Box::pin(builder(dropped).connect());
-            let mut cx = Context::from_waker(Waker::noop());
-            for _ in 0..4 {
-                if let Poll::Ready(joined) = connect.as_mut().poll(&mut cx) {
-                    drop(joined);
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(pause_ms));
+            for polls in [0, 1, 2, 4, 8] {
+                cases.push(std::thread::spawn(move || drop_connect(dropped, pause_ms, polls)));
             }
-            drop(connect);
-            let until = Instant::now() + GENEROUS;
-            while !peer.is_finished() {
-                assert!(Instant::now() < until, "the other rank hangs: {dropped} dropped, {pause_ms} ms");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            peer.join().unwrap().expect_err("there is nobody to do it with");
-            let _ = std::fs::remove_file(&place);
         }
     }
+    let until = Instant::now() + GENEROUS;
+    for case in cases {
+        while !case.is_finished() {
+            assert!(Instant::now() < until, "ranks hang");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        case.join().unwrap();
+    }
+}
+
+/// One of three ranks drops its set-up after some polls, with pauses between them.
+fn drop_connect(dropped: u32, pause_ms: u64, polls: usize) {
+    let (place, token) = (meeting_place(), Token::random().unwrap());
+    let builder = |rank: u32| {
+        Communicator::builder()
+            .rank(rank)
+            .world(3)
+            .file(&place)
+            .token(token.clone())
+            .rendezvous_deadline(Duration::from_secs(3))
+            .operation_deadline(GENEROUS)
+    };
+    let others: Vec<_> = (0..3)
+        .filter(|rank| *rank != dropped)
+        .map(builder)
+        .map(|other| {
+            std::thread::spawn(move || match other.connect_blocking() {
+                Ok(mut comm) => comm.barrier().wait().map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            })
+        })
+        .collect();
+    let mut connect = Box::pin(builder(dropped).connect());
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..polls {
+        if let Poll::Ready(joined) = connect.as_mut().poll(&mut cx) {
+            drop(joined);
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    drop(connect);
+    for other in others {
+        other.join().unwrap().expect_err("there is nobody to do it with");
+    }
+    let _ = std::fs::remove_file(&place);
 }

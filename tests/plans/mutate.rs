@@ -40,6 +40,8 @@ const FATAL: [Kind; 10] = [
     Kind::FlipFinish,
 ];
 
+/// These may leave a plan right: where two steps are swapped that wait for the same, each does the other's work, and the
+/// result is the same. So what passes is played, in any order of events, and must compute what it says.
 const OTHER: [Kind; 5] = [
     Kind::SwapActions,
     Kind::WeakenDependency,
