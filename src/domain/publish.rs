@@ -3,13 +3,15 @@
 //! A file may be left over from an earlier job, or be another job's. It therefore carries a nonce that goes into the
 //! proof of every control connection: whoever listens at a stale address can't prove it, and the reader reads again.
 //! The writer keeps the file locked, and a lock ends with its process: so another rank 0 knows whether the file is
-//! left over, which it replaces, or in use, and then waits.
+//! left over, which it replaces, or in use, and then waits. A draft of the file that its writer could not remove, since it
+//! was killed, is removed by the next writer, who knows it by the same lock.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -20,6 +22,10 @@ use crate::error::InitError;
 const FIRST_LINE: &str = "hcomm rendezvous 1";
 /// Most bytes of a file that are read.
 const BYTES_MAX: u64 = 512;
+/// Hexadecimal digits that a draft's name has after that of the file.
+const DRAFT_DIGITS: usize = 16;
+/// A draft that is still empty after this time is left over: its writer would have locked and filled it at once.
+const EMPTY_MAX: Duration = Duration::from_secs(60);
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +55,10 @@ impl Draft {
         let mut name =
             path.file_name().ok_or_else(|| failed(path, io::ErrorKind::InvalidInput.into()))?.to_owned();
         // The nonce makes the temporary name one's own, on every host that shares the directory.
-        name.push(format!(".{}", to_hex(&notice.nonce[..8])));
+        name.push(format!(".{}", to_hex(&notice.nonce[..DRAFT_DIGITS / 2])));
         let temporary = path.with_file_name(name);
         let locked = write_new(&temporary, &notice.text()).map_err(|error| failed(path, error))?;
-        // Where locks are not supported two jobs at one file are not told apart; their tokens still are.
-        let _ = flock(&locked, FlockOperation::NonBlockingLockExclusive);
+        remove_left_over(path);
         Ok(Draft { path: path.into(), temporary, notice, locked })
     }
 
@@ -109,8 +114,39 @@ fn failed(path: &Path, source: io::Error) -> InitError {
     InitError::Io { what: format!("writing the rendezvous file {}", path.display()), source }
 }
 
+/// Removes drafts for this place whose writers are gone.
+fn remove_left_over(path: &Path) {
+    let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else { return };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let found = entry.file_name();
+        let digits = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let digits = digits.and_then(|rest| rest.strip_prefix(b"."));
+        let is_draft = digits.is_some_and(|digits| {
+            digits.len() == DRAFT_DIGITS
+                && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        });
+        if is_draft && is_left_over(&entry.path()).unwrap_or(false) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_left_over(draft: &Path) -> io::Result<bool> {
+    let file = OpenOptions::new().read(true).write(true).open(draft)?;
+    let about = file.metadata()?;
+    let age = about.modified()?.elapsed().unwrap_or_default();
+    // One that is new and empty is not even tried: its writer is about to lock it.
+    let settled = if about.len() == 0 { age > EMPTY_MAX } else { read(draft).is_ok() };
+    Ok(settled && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
 fn write_new(path: &Path, text: &str) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    // Before anything is in it: who finds something in a draft, and no lock, knows that its writer is gone. Where locks are
+    // not supported two jobs at one file are not told apart; their tokens still are.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     Ok(file)
@@ -207,6 +243,40 @@ mod tests {
         assert!(error.to_string().contains("not a rendezvous file"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's thesis");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn drafts_of_writers_that_are_gone_are_removed() {
+        let path = place("drafts");
+        let beside = |rest: &str| PathBuf::from(format!("{}{rest}", path.display()));
+        let old = beside(".0123456789abcdef");
+        fs::write(&old, notice(1).text()).unwrap();
+        // About to be filled; another file with such a name; other names.
+        let kept = [
+            ".00000000000000ee",
+            ".00000000000000ff",
+            ".0123456789abcde",
+            ".0123456789abcdeg",
+            "0.0123456789abcdef",
+        ]
+        .map(|rest| (beside(rest), rest));
+        for (path, rest) in &kept {
+            let text = if rest.ends_with("ee") { String::new() } else { notice(2).text() };
+            fs::write(path, if rest.ends_with("ff") { "thesis".into() } else { text }).unwrap();
+        }
+        let waiting = Draft::write(&path, notice(3)).unwrap();
+        assert!(!old.exists());
+        let published = Draft::write(&path, notice(4)).unwrap().publish().unwrap().ok().unwrap();
+        assert!(waiting.temporary.exists(), "its writer holds the lock");
+        // Empty for long: its writer is gone, too.
+        let empty = File::options().write(true).open(&kept[0].0).unwrap();
+        empty.set_modified(std::time::SystemTime::now() - 2 * EMPTY_MAX).unwrap();
+        drop(Draft::write(&path, notice(5)).unwrap());
+        assert!(!kept[0].0.exists());
+        for (path, rest) in &kept[1..] {
+            fs::remove_file(path).unwrap_or_else(|error| panic!("{rest}: {error}"));
+        }
+        drop((waiting, published));
     }
 
     #[test]
