@@ -473,3 +473,28 @@ impl Conn {
         self.shut
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What finds out that a host has vanished is the system's doing, so it must have been asked for.
+    #[test]
+    fn a_data_connection_is_probed_and_given_up() {
+        for same_host in [true, false] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            for socket in [socket, accepted] {
+                tune(&socket, same_host);
+                let of = socket2::SockRef::from(&socket);
+                assert!(of.tcp_nodelay().unwrap());
+                assert_eq!(of.tcp_user_timeout().unwrap(), Some(Duration::from_secs(20)));
+                assert!(of.keepalive().unwrap());
+                assert_eq!(of.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
+                assert_eq!(of.tcp_keepalive_interval().unwrap(), Duration::from_secs(1));
+                assert_eq!(of.tcp_keepalive_retries().unwrap(), 10);
+            }
+        }
+    }
+}
