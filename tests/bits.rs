@@ -57,9 +57,19 @@ fn hashes(link: Link, n: usize, runs: usize) -> Vec<(Algorithm, u64)> {
 
 #[test]
 fn all_ranks_runs_links_and_algorithms_of_a_family_agree() {
+    agree(20, 4);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_hundred_runs_agree() {
+    agree(100, 100);
+}
+
+fn agree(memory_runs: usize, tcp_runs: usize) {
     for n in [3, 4, 5, 8] {
-        let memory = hashes(Link::Memory, n, 20);
-        let tcp = hashes(Link::Tcp, n, 4);
+        let memory = hashes(Link::Memory, n, memory_runs);
+        let tcp = hashes(Link::Tcp, n, tcp_runs);
         assert_eq!(memory, tcp, "n {n}: memory and TCP");
         let of = |algorithm| memory.iter().find(|(of, _)| *of == algorithm).unwrap().1;
         assert_eq!(of(MESH[0]), of(MESH[1]), "n {n}: one-shot and two-shot");

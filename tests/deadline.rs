@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::{LINKS, assert_usable, class, world};
-use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report};
+use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report, Token};
 
 const DEADLINE: Duration = Duration::from_millis(700);
 
@@ -324,6 +324,37 @@ fn ten_thousand_operations_one_after_another() {
     }
 }
 
+/// More than numbers or tables of one kind could hold.
+#[test]
+#[ignore = "takes a minute"]
+fn ten_thousand_operations_of_each_collective() {
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let me = comm.rank().0;
+            for round in 0..10_000u32 {
+                let got = comm.broadcast(vec![me + round; 3], Rank(round % 3)).wait().unwrap();
+                assert_eq!(got, [round % 3 + round; 3], "{link:?}");
+            }
+            for round in 0..10_000u32 {
+                let got = comm.all_gather(vec![me + round; 3]).wait().unwrap();
+                assert_eq!(got, [round, round + 1, round + 2], "{link:?}");
+            }
+            for round in 0..10_000u32 {
+                let got = comm.reduce_scatter(vec![me + round; 3], ReduceOp::Sum).wait().unwrap();
+                assert_eq!(got[me as usize], 3 * round + 3, "{link:?}");
+            }
+            (0..10_000).for_each(|_| comm.barrier().wait().unwrap());
+            for round in 0..10_000u32 {
+                let sent = comm.send(Rank((me + 1) % 3), 1, vec![round + me]);
+                let got = comm.recv(Rank((me + 2) % 3), 1, vec![0u32]).wait().unwrap();
+                assert_eq!(got, [round + (me + 2) % 3], "{link:?}");
+                sent.wait().unwrap();
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 #[test]
 fn alternating_kinds_and_sizes() {
     for link in LINKS {
@@ -380,4 +411,33 @@ fn a_deadline_set_after_a_pause_is_kept() {
             end.wait();
         });
     }
+}
+
+/// How long set-up may take, and how long an operation may, are two things: each is told with its own number.
+#[test]
+fn deadlines_of_set_up_and_of_operations_are_not_mixed_up() {
+    let [short, long] = [Duration::from_millis(1200), Duration::from_secs(600)];
+    let builder = |place: &std::path::Path, token: &Token, rank: u32, set_up, operation| {
+        let builder = Communicator::builder().rank(rank).world(2).file(place).token(token.clone());
+        builder.rendezvous_deadline(set_up).operation_deadline(operation)
+    };
+    // Nobody else comes.
+    let (place, token) = (common::meeting_place(), Token::random().unwrap());
+    let error = builder(&place, &token, 0, short, long).connect_blocking().unwrap_err().to_string();
+    assert!(error.contains("after 1.2s") && error.contains("rank 1") && !error.contains("600"), "{error}");
+    // All come, and one does not call.
+    let (place, token) = (common::meeting_place(), Token::random().unwrap());
+    let (other_place, other_token, end) = (place.clone(), token.clone(), Arc::new(Barrier::new(2)));
+    let other_end = end.clone();
+    let other = std::thread::spawn(move || {
+        let comm = builder(&other_place, &other_token, 1, long, short).connect_blocking().unwrap();
+        other_end.wait();
+        drop(comm);
+    });
+    let mut comm = builder(&place, &token, 0, long, short).connect_blocking().unwrap();
+    let report = report(comm.barrier().wait(), "nobody calls");
+    assert_eq!(report.late, [Rank(1)], "{report}");
+    assert!(report.waited >= short && report.waited < long, "{report}");
+    end.wait();
+    other.join().unwrap();
 }

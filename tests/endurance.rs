@@ -91,26 +91,86 @@ fn jobs_follow_each_other_on_one_range_of_ports() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
-fn two_hundred_jobs_follow_each_other_on_one_range_of_ports() {
-    jobs_on_one_range_of_ports(200);
+#[ignore = "takes a minute"]
+fn five_hundred_jobs_follow_each_other_on_one_range_of_ports() {
+    jobs_on_one_range_of_ports(500);
+}
+
+/// All at once, wherever the system lets them listen; with `shared`, at one address, where they take turns.
+fn jobs_at_once(jobs: usize, shared: bool) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let port = 27_000 + (std::process::id() % 1000) as u16;
+    let jobs = (0..jobs as u64).map(|job| {
+        std::thread::spawn(move || {
+            let (place, token) = (meeting_place(), Token::random().unwrap());
+            let ranks = [0, 1u32].map(|rank| {
+                let builder = Communicator::builder().rank(rank).world(2).token(token.clone());
+                let builder = match shared {
+                    true => builder.root(format!("127.0.0.1:{port}")),
+                    false => builder.file(&place),
+                };
+                let builder = builder.rendezvous_deadline(Duration::from_secs(50));
+                std::thread::spawn(move || builder.operation_deadline(GENEROUS).connect_blocking())
+            });
+            let ranks = ranks.map(|rank| rank.join().unwrap());
+            let ranks = ranks.map(|rank| rank.unwrap_or_else(|error| panic!("job {job}: {error}")));
+            run(ranks.into(), move |mut comm| {
+                // Of this job only.
+                let sum = comm.all_reduce(vec![job; 10], ReduceOp::Sum).wait().unwrap();
+                assert_eq!(sum, [2 * job; 10]);
+            });
+        })
+    });
+    let jobs: Vec<_> = jobs.collect();
+    jobs.into_iter().for_each(|job| job.join().unwrap());
+}
+
+#[test]
+fn jobs_meet_at_the_same_time() {
+    jobs_at_once(20, false);
+    jobs_at_once(5, true);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn two_hundred_jobs_meet_at_the_same_time() {
+    jobs_at_once(200, false);
+    jobs_at_once(40, true);
 }
 
 /// Splits share the connections of their parent: many at once take no descriptors and disturb nobody.
-#[test]
-fn fifty_communicators_at_once() {
+fn many_groups(ranks: usize, groups: u32) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for link in LINKS {
-        world(link, 4, |mut comm| {
+        world(link, ranks, move |mut comm| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let me = comm.rank().0;
             let splits: Vec<_> =
-                (0..50).map(|number| comm.split(Some(me >> (number & 1)), i64::from(me))).collect();
+                (0..groups).map(|number| comm.split(Some(me >> (number & 1)), i64::from(me))).collect();
             let children = runtime.block_on(futures_util::future::try_join_all(splits)).unwrap();
-            for mut child in children.into_iter().flatten().rev() {
+            let mut children: Vec<_> = children.into_iter().flatten().collect();
+            // And each of these again, at the same time; in either order of ranks.
+            let nested = children.iter_mut().map(|child| child.split(Some(0), -i64::from(me)));
+            let nested = runtime.block_on(futures_util::future::try_join_all(nested)).unwrap();
+            let both: Vec<_> = nested.into_iter().flatten().zip(children).collect();
+            for (mut inner, mut child) in both.into_iter().rev() {
+                assert_eq!(inner.size(), child.size());
+                assert_eq!(inner.rank().index(), child.size() - 1 - child.rank().index());
+                assert_usable(&mut inner);
                 assert_usable(&mut child);
             }
             assert_usable(&mut comm);
         });
     }
+}
+
+#[test]
+fn fifty_communicators_at_once() {
+    many_groups(4, 50);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn fifty_communicators_of_sixteen_ranks_at_once() {
+    many_groups(16, 50);
 }

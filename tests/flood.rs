@@ -68,3 +68,12 @@ fn a_flood_of_messages_waits_for_its_receiver() {
         flood(link, 300, 256 << 10);
     }
 }
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_flood_of_a_million_messages_waits_for_its_receiver() {
+    for link in LINKS {
+        flood(link, 1_000_000, 64);
+        flood(link, 10_000, 1 << 20);
+    }
+}

@@ -36,9 +36,20 @@ fn tags_are_found_in_any_order() {
 /// Every other future is dropped right away: its message goes all the same, and no other is disturbed.
 #[test]
 fn dropped_futures_do_not_disturb_others() {
+    every_other_dropped(0..60);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn dropped_futures_do_not_disturb_others_in_a_thousand_orders() {
+    every_other_dropped(60..1060);
+}
+
+fn every_other_dropped(seeds: std::ops::Range<u64>) {
     for link in LINKS {
+        let seeds = seeds.clone();
         world(link, 2, move |mut comm| {
-            for seed in 0..60u64 {
+            for seed in seeds.clone() {
                 let (me, other) = (comm.rank().0, Rank(1 - comm.rank().0));
                 let sizes: Vec<usize> = {
                     let mut random = Random(seed);

@@ -312,9 +312,22 @@ fn operations_of_several_communicators_end_in_any_order_of_polling() {
 /// Every task of a rank has a communicator of its own and its own pace.
 #[test]
 fn eight_tasks_with_a_communicator_each() {
+    for n in [2, 3] {
+        eight_tasks(n, 60);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn eight_tasks_with_a_communicator_each_for_ten_thousand_rounds() {
+    // On two links and two flavours of runtime.
+    eight_tasks(3, 2_500);
+}
+
+fn eight_tasks(n: usize, rounds: u32) {
     for link in LINKS {
         for flavour in [current_thread, multi_thread] {
-            world(link, 2, move |mut comm| {
+            world(link, n, move |mut comm| {
                 let me = comm.rank().0;
                 let runtime = flavour();
                 within(&runtime, async {
@@ -324,14 +337,17 @@ fn eight_tasks_with_a_communicator_each() {
                     for (index, mut own) in all {
                         tasks.push(tokio::spawn(async move {
                             let mut pace = Random(u64::from(me) * 100 + index as u64);
-                            for round in 0..60u32 {
+                            for round in 0..rounds {
                                 if pace.below(4) == 0 {
                                     tokio::task::yield_now().await;
                                 }
-                                let count = SIZES[(index + round as usize) % 3];
+                                // Few are large where rounds are many.
+                                let size = (index + round as usize) % if rounds > 100 { 40 } else { 3 };
+                                let count = SIZES[if size < 3 { size } else { 0 }];
                                 let sum =
                                     own.all_reduce(vec![round + me; count], ReduceOp::Sum).await.unwrap();
-                                assert_eq!(sum, vec![2 * round + 1; count]);
+                                let ranks = n as u32;
+                                assert_eq!(sum, vec![ranks * round + ranks * (ranks - 1) / 2; count]);
                             }
                         }));
                     }

@@ -1,0 +1,77 @@
+//! Every algorithm where it can be used, on the engine: worlds and counts that are no multiple of anything, on both links,
+//! every element checked.
+
+mod common;
+
+use common::{LINKS, Link, world};
+use hcomm::path::{Algorithm, Collective};
+use hcomm::{Communicator, Rank, ReduceOp};
+
+/// What a rank hands in at an index.
+fn value(rank: usize, index: usize) -> u64 {
+    (rank as u64 + 1) * 1_000_003 + index as u64
+}
+
+fn all_algorithms(comm: &mut Communicator, counts: &[usize], context: &str) {
+    let (me, n) = (comm.rank().index(), comm.size());
+    let sum = |index: usize| (0..n).map(|rank| value(rank, index)).sum::<u64>();
+    for algorithm in Algorithm::ALL {
+        for count in counts.iter().copied() {
+            let context = format!("{context} {algorithm} count {count} rank {me}");
+            let mine = |count: usize| (0..count).map(|index| value(me, index)).collect::<Vec<_>>();
+            if algorithm.supports(Collective::AllReduce) {
+                let got = comm.using(algorithm).all_reduce(mine(count), ReduceOp::Sum).wait().unwrap();
+                assert!(
+                    got.iter().enumerate().all(|(index, got)| *got == sum(index)),
+                    "{context}: all_reduce"
+                );
+            }
+            if algorithm.supports(Collective::ReduceScatter) {
+                let all = mine(count * n);
+                let got = comm.using(algorithm).reduce_scatter(all, ReduceOp::Sum).wait().unwrap();
+                let right = (me * count..(me + 1) * count).all(|index| got[index] == sum(index));
+                assert!(right, "{context}: reduce_scatter");
+            }
+            if algorithm.supports(Collective::AllGather) {
+                let mut all = vec![0; count * n];
+                all[me * count..(me + 1) * count].copy_from_slice(&mine(count));
+                let got = comm.using(algorithm).all_gather(all).wait().unwrap();
+                let right = (0..count * n).all(|index| got[index] == value(index / count, index % count));
+                assert!(right, "{context}: all_gather");
+            }
+            for root in [0, n / 2, n - 1] {
+                let root = Rank(root as u32);
+                if algorithm.supports(Collective::Broadcast { root }) {
+                    let got = comm.using(algorithm).broadcast(mine(count), root).wait().unwrap();
+                    let right = |(index, got): (usize, &u64)| *got == value(root.index(), index);
+                    assert!(got.iter().enumerate().all(right), "{context}: broadcast from {root}");
+                }
+            }
+        }
+    }
+}
+
+fn run(link: Link, n: usize) {
+    // Nothing, one, around the number of ranks, eager, several frames.
+    let counts = [0, 1, n - 1, n, n + 1, 1009, 4099, 30_011];
+    world(link, n, move |mut comm| all_algorithms(&mut comm, &counts, &format!("{link:?} n {n}")));
+}
+
+#[test]
+fn every_algorithm_is_right_in_some_worlds() {
+    for link in LINKS {
+        for n in [2, 3, 5, 8] {
+            run(link, n);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn every_algorithm_is_right_in_worlds_up_to_seventeen() {
+    for link in LINKS {
+        for n in 1..=17 {
+            run(link, n);
+        }
+    }
+}
