@@ -327,31 +327,38 @@ fn ten_thousand_operations_one_after_another() {
 /// More than numbers or tables of one kind could hold.
 #[test]
 #[ignore = "takes a minute"]
-fn ten_thousand_operations_of_each_collective() {
-    for link in LINKS {
-        world(link, 3, move |mut comm| {
+fn ten_thousand_operations_of_each_kind() {
+    let kinds: [fn(&mut Communicator, u32); 5] = [
+        |comm, round| {
+            let mine = comm.rank().0 + round;
+            let got = comm.broadcast(vec![mine; 3], Rank(round % 3)).wait().unwrap();
+            assert_eq!(got, [round % 3 + round; 3]);
+        },
+        |comm, round| {
+            let got = comm.all_gather(vec![comm.rank().0 + round; 3]).wait().unwrap();
+            assert_eq!(got, [round, round + 1, round + 2]);
+        },
+        |comm, round| {
             let me = comm.rank().0;
-            for round in 0..10_000u32 {
-                let got = comm.broadcast(vec![me + round; 3], Rank(round % 3)).wait().unwrap();
-                assert_eq!(got, [round % 3 + round; 3], "{link:?}");
-            }
-            for round in 0..10_000u32 {
-                let got = comm.all_gather(vec![me + round; 3]).wait().unwrap();
-                assert_eq!(got, [round, round + 1, round + 2], "{link:?}");
-            }
-            for round in 0..10_000u32 {
-                let got = comm.reduce_scatter(vec![me + round; 3], ReduceOp::Sum).wait().unwrap();
-                assert_eq!(got[me as usize], 3 * round + 3, "{link:?}");
-            }
-            (0..10_000).for_each(|_| comm.barrier().wait().unwrap());
-            for round in 0..10_000u32 {
-                let sent = comm.send(Rank((me + 1) % 3), 1, vec![round + me]);
-                let got = comm.recv(Rank((me + 2) % 3), 1, vec![0u32]).wait().unwrap();
-                assert_eq!(got, [round + (me + 2) % 3], "{link:?}");
-                sent.wait().unwrap();
-            }
-            assert_usable(&mut comm);
-        });
+            let got = comm.reduce_scatter(vec![me + round; 3], ReduceOp::Sum).wait().unwrap();
+            assert_eq!(got[me as usize], 3 * round + 3);
+        },
+        |comm, _| comm.barrier().wait().unwrap(),
+        |comm, round| {
+            let me = comm.rank().0;
+            let sent = comm.send(Rank((me + 1) % 3), 1, vec![round + me]);
+            let got = comm.recv(Rank((me + 2) % 3), 1, vec![0u32]).wait().unwrap();
+            assert_eq!(got, [round + (me + 2) % 3]);
+            sent.wait().unwrap();
+        },
+    ];
+    for link in LINKS {
+        for kind in kinds {
+            world(link, 3, move |mut comm| {
+                (0..10_000).for_each(|round| kind(&mut comm, round));
+                assert_usable(&mut comm);
+            });
+        }
     }
 }
 

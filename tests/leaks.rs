@@ -91,6 +91,6 @@ fn descriptors_threads_and_mappings_return_to_what_they_were() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn nothing_stays_of_two_thousand_worlds() {
-    nothing_stays(1_000);
+fn nothing_stays_of_a_thousand_worlds() {
+    nothing_stays(500);
 }

@@ -24,7 +24,7 @@ fn is_failed(comm: &Communicator) -> bool {
 /// What a process of a world does, told by the environment; nothing in the test run itself.
 #[test]
 fn child() {
-    let Some(Role { scenario, count, joined }) = Role::of_this_process() else { return };
+    let Some(Role { scenario, count, joined, .. }) = Role::of_this_process() else { return };
     let comm = joined.unwrap();
     match scenario.as_str() {
         "survive" => survive(comm, None),
