@@ -41,8 +41,8 @@ fn dropped_futures_do_not_disturb_others() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn dropped_futures_do_not_disturb_others_in_a_thousand_orders() {
-    every_other_dropped(60..1060);
+fn dropped_futures_do_not_disturb_others_in_hundreds_of_orders() {
+    every_other_dropped(60..360);
 }
 
 fn every_other_dropped(seeds: std::ops::Range<u64>) {

@@ -147,6 +147,7 @@ impl Scene {
     pub(super) fn begin(&mut self, call: Call) -> Begun {
         let (Call::Place(count)
         | Call::Reduce(count)
+        | Call::Exchange(count)
         | Call::Send(count)
         | Call::Receive(count)
         | Call::PointSend(count)) = call;
