@@ -23,16 +23,21 @@ fn scene() -> (Scene, Arc<Hub>) {
     (Scene { engine, liar, channel, members: 2, plans, next: 0, deadline }, hub)
 }
 
-/// What the call lends, and a range of it that may be read.
-fn lent(hub: &Hub) -> (Arc<Lease>, usize) {
+/// What the call lends, entered by a reader: by steps as far as they say, or at once in the direct way.
+fn entered(hub: &Hub) -> (Arc<Lease>, usize, Raw) {
+    let lease = loop {
+        if let Some(lease) = hub.receive(1).and_then(|message| message.lease) {
+            break lease;
+        }
+    };
     loop {
-        let lease = hub.receive(1).and_then(|message| message.lease);
-        if let Some(lease) = lease {
-            loop {
-                let slot = (0..16).find(|slot| lease.readable(*slot).is_some_and(|bytes| bytes > 0));
-                if let Some(slot) = slot {
-                    return (lease, slot);
-                }
+        for slot in 0..16 {
+            let lent = lease.readable(slot).is_some_and(|bytes| bytes > 0) || lease.armed(slot, 0).is_some();
+            let range = lent.then(|| lease.enter(slot)).flatten();
+            match range {
+                Some(range) if range.len() > 0 => return (lease, slot, range),
+                Some(_) => lease.pass(slot),
+                None => {}
             }
         }
     }
@@ -47,8 +52,7 @@ fn who_waits_has_his_memory_back_when_no_reader_is_in_it() {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
             let raw = Raw::new(bytes.as_mut_ptr(), bytes.len());
             let begun = scene.begin_with(call, Parts::lent(raw));
-            let (lease, slot) = lent(&hub);
-            let range = lease.enter(slot).unwrap();
+            let (lease, slot, range) = entered(&hub);
             let giving_up = {
                 let (engine, op) = (scene.engine.clone(), begun.op.clone());
                 std::thread::spawn(move || engine.cancel(&op))
@@ -73,8 +77,7 @@ fn memory_by_value_stays_with_its_reader() {
         watched("memory by value", move || {
             let (mut scene, hub) = scene();
             let begun = scene.begin(call);
-            let (lease, slot) = lent(&hub);
-            let range = lease.enter(slot).unwrap();
+            let (lease, slot, range) = entered(&hub);
             scene.engine.cancel(&begun.op);
             scene.engine.block_on(&begun.op);
             let outcome = begun.op.take_outcome().unwrap();
