@@ -202,10 +202,7 @@ fn child() {
         std::process::exit(0);
     }
     let result = last.wait().map(drop).map_err(Error::from);
-    // What was in flight may be lost with its process; what was done is not.
-    if scenario != "exit in flight" {
-        result.as_ref().unwrap();
-    }
+    // Nothing was said of an end, so what had not come from it by then may be lost, also of what it had done.
     let error = result.and_then(|()| group.barrier().wait().map_err(Error::from)).unwrap_err();
     assert!(matches!(class(&error), "peer lost" | "aborted"), "{error}");
     assert!(error.to_string().contains("rank 0"), "{error}");
