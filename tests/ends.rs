@@ -183,10 +183,11 @@ fn child() {
     let mut comm = joined.unwrap();
     let me = comm.rank();
     let mut group = blocking::split(&mut comm, Some(0), 0).unwrap().unwrap();
-    assert_usable(&mut comm);
+    let first = comm.all_reduce(vec![1u32; 3], ReduceOp::Sum).wait().map(drop).map_err(Error::from);
     let last = comm.all_reduce(vec![1u32; count], ReduceOp::Sum);
     let runtime = runtime();
     if me == Rank(0) {
+        first.unwrap();
         match scenario.as_str() {
             "exit" => last.wait().map(drop).unwrap(),
             "exit in flight" => drop(runtime.spawn(last)),
@@ -201,8 +202,8 @@ fn child() {
         // Communicators, group and runtime are as they were.
         std::process::exit(0);
     }
-    let result = last.wait().map(drop).map_err(Error::from);
     // Nothing was said of an end, so what had not come from it by then may be lost, also of what it had done.
+    let result = first.and_then(|()| last.wait().map(drop).map_err(Error::from));
     let error = result.and_then(|()| group.barrier().wait().map_err(Error::from)).unwrap_err();
     assert!(matches!(class(&error), "peer lost" | "aborted"), "{error}");
     assert!(error.to_string().contains("rank 0"), "{error}");
