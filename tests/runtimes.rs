@@ -4,10 +4,10 @@ mod common;
 #[path = "common/idle.rs"]
 mod idle;
 
-use std::process::Command;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
+use common::processes::passes_alone;
 use common::{LINKS, Link, Random, WATCHDOG, assert_usable, connect, run, world};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -363,17 +363,7 @@ fn eight_tasks(n: usize, rounds: u32) {
 /// In a process of its own: its threads are counted, the service thread too.
 #[test]
 fn waiting_costs_no_processor_time() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_waits", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    passes_alone(&[], "child_waits", CHILD);
 }
 
 /// Ranks that wait, in each way that there is, do nothing at all, and are woken when it goes on; so do those that are

@@ -6,6 +6,7 @@ mod events;
 
 use std::process::Command;
 
+use common::processes::passes_alone;
 use events::Events;
 use hcomm::{Communicator, InitError, ReduceOp};
 
@@ -53,19 +54,7 @@ fn meet(host: &str, allow: bool) -> Vec<Result<Communicator, InitError>> {
 #[test]
 fn without_a_token_other_addresses_must_be_allowed_and_are_warned_of() {
     let Some(host) = Host::new() else { return };
-    let output = Command::new("ip")
-        .args(["netns", "exec", &host.0])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child_meets_in_the_open", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    passes_alone(&["ip", "netns", "exec", &host.0], "child_meets_in_the_open", CHILD);
 }
 
 #[test]

@@ -189,3 +189,19 @@ impl Drop for Processes {
         }
     }
 }
+
+/// A test of this file passes in a process of its own, which has the variable `mark`; `launcher` starts that, if it is not
+/// to be started directly.
+pub fn passes_alone(launcher: &[&str], test: &str, mark: &str) {
+    let own = std::env::current_exe().unwrap();
+    let line: Vec<&std::ffi::OsStr> = launcher.iter().map(AsRef::as_ref).chain([own.as_os_str()]).collect();
+    let output = std::process::Command::new(line[0])
+        .args(&line[1..])
+        .args(["--exact", test, "--nocapture"])
+        .env(mark, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
