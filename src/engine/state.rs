@@ -492,7 +492,7 @@ impl State {
         let parts = match flight {
             Flight::Collective(run) => {
                 let parts = run.end(&mut self.io, &mut blocks);
-                self.recycled.push(run.recycled());
+                recycle(&mut self.recycled, run.recycled());
                 parts
             }
             Flight::Exchange(exchange) => {
@@ -500,7 +500,7 @@ impl State {
                 if forget {
                     windows = Some(memory);
                 } else {
-                    self.exchanged.push(memory);
+                    recycle(&mut self.exchanged, memory);
                 }
                 Some(parts)
             }
@@ -508,7 +508,7 @@ impl State {
                 let channel = self.channels[direct.head.channel].as_mut();
                 let standing = channel.map(|channel| &mut channel.standing);
                 let (parts, memory) = direct.end(standing, &mut self.io);
-                self.directed.push(memory);
+                recycle(&mut self.directed, memory);
                 parts
             }
             Flight::Point(point) => point.end(!forget, &mut self.io),
@@ -551,5 +551,14 @@ impl State {
         self.large |= outcome.parts.as_ref().is_some_and(|parts| parts.raw().len() >= SAMPLE_BYTES);
         op.finish(outcome);
         self.woken.push(op);
+    }
+}
+
+/// Keeps the allocations of an operation that has ended for another one.
+fn recycle<T>(kept: &mut Vec<T>, memory: T) {
+    /// More operations of a kind than this at once allocate.
+    const KEPT_MAX: usize = 256;
+    if kept.len() < KEPT_MAX {
+        kept.push(memory);
     }
 }
