@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, assert_usable, class, world};
+use common::{LINKS, WATCHDOG, assert_usable, class, connect, run_within, world};
 use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report, Token};
 
 const DEADLINE: Duration = Duration::from_millis(700);
@@ -354,7 +354,7 @@ fn ten_thousand_operations_of_each_kind() {
     ];
     for link in LINKS {
         for kind in kinds {
-            world(link, 3, move |mut comm| {
+            run_within(10 * WATCHDOG, connect(link, 3), move |mut comm| {
                 (0..10_000).for_each(|round| kind(&mut comm, round));
                 assert_usable(&mut comm);
             });

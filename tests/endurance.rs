@@ -5,7 +5,9 @@ mod common;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Link, assert_usable, meeting_place, run, world};
+use common::{
+    GENEROUS, LINKS, Link, WATCHDOG, assert_usable, connect, meeting_place, run, run_within, world,
+};
 use hcomm::{Communicator, Error, Rank, ReduceOp, Token};
 
 /// The memory of the whole process is looked at: one test at a time.
@@ -41,7 +43,7 @@ fn round(comm: &mut Communicator, round: usize) {
 /// Rounds of four operations each, after a tenth as many to warm up.
 fn memory_stays_flat(link: Link, rounds: usize) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let grown = world(link, 2, move |mut comm| {
+    let grown = run_within(10 * WATCHDOG, connect(link, 2), move |mut comm| {
         (0..rounds / 10).for_each(|at| round(&mut comm, at));
         let before = resident_bytes();
         (0..rounds).for_each(|at| round(&mut comm, at));

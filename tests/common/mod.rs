@@ -76,6 +76,15 @@ pub fn run<R: Send + 'static>(
     ranks: Vec<Communicator>,
     act: impl Fn(Communicator) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
+    run_within(WATCHDOG, ranks, act)
+}
+
+/// The same for what takes long: beside other work, each of thousands of operations may wait for a processor.
+pub fn run_within<R: Send + 'static>(
+    watchdog: Duration,
+    ranks: Vec<Communicator>,
+    act: impl Fn(Communicator) -> R + Send + Clone + 'static,
+) -> Vec<R> {
     let (sender, receiver) = mpsc::channel();
     let n = ranks.len();
     for (rank, comm) in ranks.into_iter().enumerate() {
@@ -89,7 +98,7 @@ pub fn run<R: Send + 'static>(
     for _ in 0..n {
         let missing =
             || results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(rank, _)| rank);
-        let Ok((rank, result)) = receiver.recv_timeout(WATCHDOG) else {
+        let Ok((rank, result)) = receiver.recv_timeout(watchdog) else {
             panic!("ranks {:?} hang", missing().collect::<Vec<_>>());
         };
         results[rank] =
