@@ -141,19 +141,20 @@ impl Direct {
         let blocks = self.memory.blocks.iter().copied();
         let peers = (0..self.memory.blocks.len()).filter(|peer| *peer != self.me);
         let peers = peers.map(|peer| self.head.members[peer] as usize);
-        if let Some(lease) = standing.mine.take() {
-            lease.arm(seq, digest, blocks);
-            peers.for_each(|peer| io.publish(peer));
-            standing.taken = true;
-            self.lease = Some(lease);
-            return;
-        }
-        let lease = io.lease(digest ^ DIRECT, blocks.clone(), !standing.taken);
+        let known = standing.mine.take();
+        let is_new = known.is_none();
+        let lease = known.unwrap_or_else(|| io.lease(digest ^ DIRECT, blocks.clone(), !standing.taken));
         standing.taken = true;
         lease.arm(seq, digest, blocks);
         let mut header = Header::new(Kind::Data, channel_id, seq);
         header.digest = digest;
-        peers.for_each(|peer| io.message(peer, header, Vec::new(), Some(lease.clone())));
+        for peer in peers {
+            if is_new {
+                io.message(peer, header, Vec::new(), Some(lease.clone()));
+            } else {
+                io.publish(peer);
+            }
+        }
         self.lease = Some(lease);
     }
 

@@ -167,7 +167,7 @@ impl State {
 
     /// What is worth writing down about an operation that failed; nothing for one that its caller gave up.
     pub(super) fn note_report(&mut self, key: RunKey, error: &Error) {
-        let Some(flight) = self.flights().find(|flight| flight.head().key == key) else { return };
+        let Some(flight) = self.look_up(key) else { return };
         let report = self.report_of(flight, error).map(|report| (flight.head().members.clone(), report));
         self.reports.extend(report);
     }
@@ -234,7 +234,7 @@ impl State {
         let now = self.now;
         let flight = self.flight(key)?;
         if let Flight::Rebuild(_) = flight {
-            let found = self.flights().find(|flight| flight.head().key == key)?;
+            let found = self.look_up(key)?;
             return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
         }
         let waits = flight.waits_for();

@@ -232,8 +232,13 @@ impl State {
     }
 
     pub(crate) fn flight(&mut self, key: RunKey) -> Option<&mut Flight> {
-        let slot = self.flights.get_mut(key.index as usize)?;
-        if slot.generation == key.generation { slot.flight.as_mut() } else { None }
+        find(&mut self.flights, key)
+    }
+
+    /// The same, to look at.
+    pub(super) fn look_up(&self, key: RunKey) -> Option<&Flight> {
+        let slot = self.flights.get(key.index as usize)?;
+        slot.flight.as_ref().filter(|_| slot.generation == key.generation)
     }
 
     pub(crate) fn flights(&self) -> impl Iterator<Item = &Flight> {
@@ -256,11 +261,7 @@ impl State {
 
     /// The two parts that work on an operation needs at once.
     pub(crate) fn flight_and_io(&mut self, key: RunKey) -> Option<(&mut Flight, &mut Io)> {
-        let slot = self.flights.get_mut(key.index as usize)?;
-        if slot.generation != key.generation {
-            return None;
-        }
-        slot.flight.as_mut().map(|flight| (flight, &mut self.io))
+        find(&mut self.flights, key).map(|flight| (flight, &mut self.io))
     }
 
     /// Begins a call, or lets it wait for room.
@@ -394,8 +395,7 @@ impl State {
     /// Hands a lease to the operation that it is for. Says whether it fits that.
     pub(super) fn offer(&mut self, key: RunKey, channel: usize, from: usize, lease: Arc<Lease>) -> bool {
         let Some(of) = self.channels[channel].as_mut() else { return false };
-        let slot = self.flights.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        match slot.and_then(|slot| slot.flight.as_mut()) {
+        match find(&mut self.flights, key) {
             Some(Flight::Collective(run)) => run.accept_offer(from, lease),
             Some(Flight::Direct(direct)) => direct.accept_offer(from, lease, &mut of.standing),
             _ => false,
@@ -404,10 +404,7 @@ impl State {
 
     /// Moves one operation as far as it can, and ends it when it is complete.
     pub(crate) fn step(&mut self, key: RunKey) -> bool {
-        let Some(slot) = self.flights.get_mut(key.index as usize) else { return false };
-        let Some(flight) = slot.flight.as_mut().filter(|_| slot.generation == key.generation) else {
-            return false;
-        };
+        let Some(flight) = find(&mut self.flights, key) else { return false };
         let (priority, io) = (flight.head().priority, &mut self.io);
         let mut contradicted = false;
         let (moved, complete) = match flight {
@@ -552,6 +549,12 @@ impl State {
         op.finish(outcome);
         self.woken.push(op);
     }
+}
+
+/// The operation in flight that the key is of, unless it is over; apart from all else that the state has.
+fn find(flights: &mut [Slot], key: RunKey) -> Option<&mut Flight> {
+    let slot = flights.get_mut(key.index as usize)?;
+    slot.flight.as_mut().filter(|_| slot.generation == key.generation)
 }
 
 /// Keeps the allocations of an operation that has ended for another one.
