@@ -103,7 +103,7 @@ impl Level for Baseline {
     }
 }
 
-/// Gives the compiler the usual numbers of sources as constants.
+/// Gives the compiler the usual numbers of sources and of destinations as constants.
 ///
 /// # Safety
 /// As for [`Sweep`].
@@ -111,20 +111,22 @@ impl Level for Baseline {
 pub(super) unsafe fn by_sources<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
     // SAFETY: the caller's promises; the sources are those of the job.
     unsafe {
-        match *job.srcs {
-            [a, b] => over_memory::<L, T, O, N, DIVIDE>(job, &[a, b]),
-            [a, b, c, d] => over_memory::<L, T, O, N, DIVIDE>(job, &[a, b, c, d]),
-            _ => over_memory::<L, T, O, N, DIVIDE>(job, job.srcs),
+        match (job.srcs, job.copies) {
+            (&[a, b], &[]) => over_memory::<L, T, O, N, DIVIDE>(job, &[a, b], &[]),
+            (&[a, b], &[x]) => over_memory::<L, T, O, N, DIVIDE>(job, &[a, b], &[x]),
+            (&[a, b, c, d], &[]) => over_memory::<L, T, O, N, DIVIDE>(job, &[a, b, c, d], &[]),
+            (srcs, copies) => over_memory::<L, T, O, N, DIVIDE>(job, srcs, copies),
         }
     }
 }
 
 /// # Safety
-/// As for [`Sweep`]; `srcs` are the job's.
+/// As for [`Sweep`]; `srcs` and `copies` are the job's.
 #[inline(always)]
 unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(
     job: &Job<'_>,
     srcs: &[*const u8],
+    copies: &[*mut u8],
 ) {
     let turns = job.elements / N;
     for turn in 0..turns {
@@ -137,7 +139,7 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
             let load = |src: *const u8| src.add(at).cast::<[T; N]>().read_unaligned();
             let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
             job.dst.add(at).cast::<[T; N]>().write_unaligned(lanes);
-            for copy in job.copies {
+            for copy in copies {
                 copy.add(at).cast::<[T; N]>().write_unaligned(lanes);
             }
         }
@@ -153,7 +155,7 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
                 padded
             };
             let lanes = one_turn::<L, T, O, N, DIVIDE>(srcs, job.divisor, load);
-            for dst in std::iter::once(&job.dst).chain(job.copies) {
+            for dst in std::iter::once(&job.dst).chain(copies) {
                 dst.add(at).copy_from_nonoverlapping(lanes.as_ptr().cast::<u8>(), rest);
             }
         }
