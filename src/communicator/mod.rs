@@ -224,8 +224,8 @@ impl Communicator {
         let deadline = self.deadline;
         let (channel, parts) = (self.channel, lent.0);
         let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
-        let op = self.engine.submit(request);
-        Operation::new(self.engine.clone(), op, guard)
+        let call = self.engine.submit(request);
+        Operation::new(self.engine.clone(), call, guard)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::buffer::lend::{Guard, Lend, Lent};
 use crate::engine::wait::Wait;
-use crate::engine::{Engine, Op};
+use crate::engine::{Engine, Op, Submitted};
 use crate::error::OpError;
 
 /// An operation in flight: it has begun, and is driven whether this is polled or not.
@@ -32,21 +32,30 @@ use crate::error::OpError;
 #[must_use = "an operation has begun, but its result and its errors come from awaiting it"]
 pub struct Operation<B: Lend> {
     engine: Arc<Engine>,
-    op: Option<Arc<Op>>,
+    /// `None` once its outcome is taken.
+    call: Option<Submitted>,
     guard: Option<B::Guard>,
     wait: Wait,
 }
 
 impl<B: Lend> Operation<B> {
-    pub(crate) fn new(engine: Arc<Engine>, op: Arc<Op>, guard: B::Guard) -> Self {
-        Operation { engine, op: Some(op), guard: Some(guard), wait: Wait::default() }
+    pub(crate) fn new(engine: Arc<Engine>, call: Submitted, guard: B::Guard) -> Self {
+        Operation { engine, call: Some(call), guard: Some(guard), wait: Wait::default() }
+    }
+
+    /// As long as it may be in flight.
+    fn op(&self) -> Option<&Arc<Op>> {
+        match &self.call {
+            Some(Submitted::Flying(op)) => Some(op),
+            Some(Submitted::Over(_)) | None => None,
+        }
     }
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
     /// operation up on all ranks; the error names who is late and gives the buffer back. `Duration::MAX` is a limit of
     /// many years.
     pub fn timeout(self, limit: Duration) -> Self {
-        if let Some(op) = &self.op {
+        if let Some(op) = self.op() {
             self.engine.limit(op, limit);
         }
         self
@@ -55,7 +64,7 @@ impl<B: Lend> Operation<B> {
     /// Gives the operation up, on all ranks: they get [`Aborted`](crate::Error::Aborted), or keep their result if they have it already.
     /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer.
     pub fn cancel(&self) {
-        if let Some(op) = &self.op {
+        if let Some(op) = self.op() {
             self.engine.cancel(op);
         }
     }
@@ -69,20 +78,23 @@ impl<B: Lend> Operation<B> {
     ///
     /// As awaiting it.
     pub fn wait(mut self) -> Result<B::Returned, OpError<B::Returned>> {
-        if let Some(op) = &self.op {
+        if let Some(op) = self.op() {
             self.engine.block_on(op);
         }
         self.take()
     }
 
     fn take(&mut self) -> Result<B::Returned, OpError<B::Returned>> {
-        let outcome = self.op.as_ref().and_then(|op| op.take_outcome());
-        let (Some(outcome), Some(guard)) = (outcome, self.guard.take()) else {
+        let (Some(call), Some(guard)) = (self.call.take(), self.guard.take()) else {
             panic!("an operation was polled again after it had ended");
         };
-        if let Some(op) = self.op.take() {
-            self.engine.recycle(op);
-        }
+        let op = match call {
+            Submitted::Over(parts) => return Ok(guard.give_back(Lent(parts))),
+            Submitted::Flying(op) => op,
+        };
+        let outcome = op.take_outcome();
+        self.engine.recycle(op);
+        let Some(outcome) = outcome else { unreachable!("it was waited for") };
         match (outcome.result, outcome.parts) {
             (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
             (Ok(()), None) => unreachable!("what went well is touched by nobody any more"),
@@ -95,7 +107,7 @@ impl<B: Lend> Operation<B> {
 
 impl<B: Lend> fmt::Debug for Operation<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ended = self.op.as_ref().is_none_or(|op| op.is_done());
+        let ended = self.op().is_none_or(|op| op.is_done());
         f.debug_struct("Operation").field("ended", &ended).finish_non_exhaustive()
     }
 }
@@ -105,7 +117,7 @@ impl<B: Lend> Future for Operation<B> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(op) = &this.op
+        if let Some(Submitted::Flying(op)) = &this.call
             && this.engine.poll(op, &mut this.wait, cx).is_pending()
         {
             return Poll::Pending;
@@ -116,7 +128,7 @@ impl<B: Lend> Future for Operation<B> {
 
 impl<B: Lend> Drop for Operation<B> {
     fn drop(&mut self) {
-        if let Some(op) = &self.op {
+        if let Some(op) = self.op() {
             self.engine.detach(op);
         }
     }

@@ -10,6 +10,8 @@ use super::program::Program;
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
 use crate::error::{CallInfo, Error};
+use crate::kernel::Reduction;
+use crate::path::Post;
 use crate::rank::{Rank, Tag};
 use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
 
@@ -37,6 +39,15 @@ impl CallDesc {
             tag: self.tag,
             algorithm: self.algorithm.into(),
         }
+    }
+
+    /// How it reduces among so many ranks; `post`: whether a reduction is the last of its elements.
+    pub(crate) fn reduction(&self, post: Post, ranks: usize) -> Reduction {
+        let divisor = match (self.op, post) {
+            (Some(ReduceOp::Avg), Post::Finish) => ranks as u32,
+            _ => 1,
+        };
+        Reduction { dtype: self.dtype, op: self.op.unwrap_or(ReduceOp::Sum), divisor }
     }
 
     /// Equal for equal calls, and different for different ones but for one chance in 2⁶⁴. Point to point leaves the

@@ -298,6 +298,11 @@ impl Channel {
         found
     }
 
+    /// Nothing is known that the next call would have to take into account.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_blameless() && self.stash.is_empty() && self.delayed.is_empty() && self.settles.is_none()
+    }
+
     /// Nothing is known that a caller would have to be told.
     pub(crate) fn is_blameless(&self) -> bool {
         self.failed.is_none() && self.late.is_none() && self.tombs.is_empty()

@@ -8,12 +8,14 @@
 
 use std::sync::Arc;
 
+use super::call::CallDesc;
 use super::head::Head;
 use super::io::{Io, Via};
 use super::program::Program;
 use super::run::{PASSES, SLICE, take_back};
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
+use crate::kernel::Reduction;
 use crate::link::frame::{Header, Kind};
 use crate::link::memory::Lease;
 use crate::path::{Post, Range};
@@ -31,9 +33,19 @@ pub(crate) struct Blocks {
     pub post: Post,
 }
 
+/// One in flight.
 #[derive(Debug)]
 pub(crate) struct Direct {
     pub head: Head,
+    pub part: Part,
+}
+
+/// This rank's part of one.
+#[derive(Debug)]
+pub(crate) struct Part {
+    seq: u64,
+    digest: u64,
+    reduction: Reduction,
     program: Arc<Program>,
     parts: Parts,
     lease: Option<Arc<Lease>>,
@@ -61,6 +73,12 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Whether all of `ranks` have lent by one before, and the own one is free.
+    pub(super) fn is_ready(&self, ranks: usize) -> bool {
+        let theirs = self.theirs.iter().filter(|lease| lease.is_some()).count();
+        self.mine.is_some() && theirs + 1 == ranks
+    }
+
     /// Leases that stand no more may hold memory that was left to them.
     fn let_go(&mut self) {
         let theirs = self.theirs.iter_mut();
@@ -95,18 +113,27 @@ impl Direct {
         program.direct.is_some() && members.iter().all(|world| io.via(*world as usize) != Via::Stream)
     }
 
-    /// Begins one that [`fits`](Self::fits).
-    pub(crate) fn start(
-        head: Head,
-        me: usize,
+    /// A peer has begun, with an equal digest. Says whether it lends as it has to.
+    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>, standing: &mut Standing) -> bool {
+        self.part.accept_offer(from, lease, standing)
+    }
+
+    /// Moves as far as it can for now. Says whether anything moved; [`Io::unfinished`], whether more could.
+    pub(crate) fn advance(&mut self, standing: &Standing, io: &mut Io) -> bool {
+        self.part.advance(&self.head.members, standing, io)
+    }
+}
+
+impl Part {
+    /// The part of rank `me` of `ranks` in a call that [`fits`](Direct::fits).
+    pub(crate) fn new(
+        (seq, digest, desc): (u64, u64, &CallDesc),
+        (me, ranks): (usize, usize),
         program: Arc<Program>,
         parts: Parts,
         mut memory: Kept,
-        standing: &mut Standing,
-        io: &mut Io,
-    ) -> Direct {
-        let ranks = head.members.len();
-        let size = head.desc.dtype.size();
+    ) -> Part {
+        let size = desc.dtype.size();
         let raw = parts.raw();
         let partition = program.partition(raw.len() / size);
         memory.blocks.clear();
@@ -119,8 +146,11 @@ impl Direct {
         memory.lends.clear();
         memory.lends.resize(ranks, false);
         memory.lends[me] = true;
-        let mut direct = Direct {
-            head,
+        let post = program.direct.as_ref().map_or(Post::None, |blocks| blocks.post);
+        Part {
+            seq,
+            digest,
+            reduction: desc.reduction(post, ranks),
             program,
             parts,
             lease: None,
@@ -130,17 +160,20 @@ impl Direct {
             done: None,
             complete: false,
             contradicted: false,
-        };
-        direct.lend(standing, io);
-        direct
+        }
+    }
+
+    /// Bytes that this rank reduces.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.blocks[self.me].len()
     }
 
     /// Lends its block to each peer: by the lease that stands, which they look at, or else by one of its own.
-    fn lend(&mut self, standing: &mut Standing, io: &mut Io) {
-        let Head { seq, digest, channel_id, .. } = self.head;
+    pub(crate) fn lend(&mut self, channel_id: u64, members: &[u32], standing: &mut Standing, io: &mut Io) {
+        let Part { seq, digest, .. } = *self;
         let blocks = self.memory.blocks.iter().copied();
         let peers = (0..self.memory.blocks.len()).filter(|peer| *peer != self.me);
-        let peers = peers.map(|peer| self.head.members[peer] as usize);
+        let peers = peers.map(|peer| members[peer] as usize);
         let known = standing.mine.take();
         let is_new = known.is_none();
         let lease = known.unwrap_or_else(|| io.lease(digest ^ DIRECT, blocks.clone(), !standing.taken));
@@ -158,9 +191,8 @@ impl Direct {
         self.lease = Some(lease);
     }
 
-    /// A peer has begun, with an equal digest. Says whether it lends as it has to.
-    pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>, standing: &mut Standing) -> bool {
-        if lease.digest != self.head.digest ^ DIRECT || from == self.me {
+    fn accept_offer(&mut self, from: usize, lease: Arc<Lease>, standing: &mut Standing) -> bool {
+        if lease.digest != self.digest ^ DIRECT || from == self.me {
             return false;
         }
         if lease.standing {
@@ -175,20 +207,18 @@ impl Direct {
         self.complete
     }
 
-    /// Moves as far as it can for now. Says whether anything moved; [`Io::unfinished`], whether more could.
-    pub(crate) fn advance(&mut self, standing: &Standing, io: &mut Io) -> bool {
+    /// As of [`Direct`].
+    pub(crate) fn advance(&mut self, members: &[u32], standing: &Standing, io: &mut Io) -> bool {
         if self.complete || self.missing > 0 && !self.find_missing(standing) {
             return false;
         }
-        let program = self.program.clone();
-        let Some(blocks) = &program.direct else { return false };
-        let bytes = self.memory.blocks[self.me].len();
+        let bytes = self.bytes();
         let mut moved = false;
         for _ in 0..PASSES {
             if self.done == Some(bytes) {
                 break;
             }
-            if !self.reduce(blocks, bytes, standing, io) {
+            if !self.reduce(members, standing, io) {
                 return moved;
             }
             moved = true;
@@ -205,8 +235,8 @@ impl Direct {
                 continue;
             }
             let lease = self.memory.lease_of(peer, standing);
-            match lease.and_then(|lease| lease.armed(self.me, self.head.seq)) {
-                Some(digest) if digest == self.head.digest => {
+            match lease.and_then(|lease| lease.armed(self.me, self.seq)) {
+                Some(digest) if digest == self.digest => {
                     self.memory.lends[peer] = true;
                     self.missing -= 1;
                 }
@@ -224,46 +254,46 @@ impl Direct {
 
     fn is_written_by(&self, peer: usize) -> bool {
         let Some(lease) = &self.lease else { return true };
-        peer == self.me || lease.is_finished(peer, self.head.seq)
+        peer == self.me || lease.is_finished(peer, self.seq)
     }
 
     /// Reduces the next slice of the own block. Not, if a peer has given it up: that will be told.
-    fn reduce(&mut self, blocks: &Blocks, bytes: usize, standing: &Standing, io: &mut Io) -> bool {
+    fn reduce(&mut self, members: &[u32], standing: &Standing, io: &mut Io) -> bool {
+        let bytes = self.bytes();
+        let Part { seq, me, reduction, ref program, ref mut memory, .. } = *self;
+        let Some(Blocks { order, .. }) = &program.direct else { return false };
         let done = self.done.unwrap_or(0);
         let end = (done + SLICE).min(bytes);
-        let (mut sources, mut copies) =
-            (std::mem::take(&mut self.memory.sources), std::mem::take(&mut self.memory.copies));
-        let own = self.memory.blocks[self.me];
-        for peer in &blocks.order {
-            let raw = if *peer == self.me {
+        let own = memory.blocks[me];
+        memory.sources.clear();
+        memory.copies.clear();
+        for peer in order {
+            let raw = if *peer == me {
                 Some(own)
             } else {
                 // Whatever else its owner does by it: while it is armed for this number and not revoked, this is its memory.
-                let lease = self.memory.lease_of(*peer, standing);
-                let lease = lease.filter(|lease| lease.armed(self.me, self.head.seq).is_some());
-                lease.and_then(|lease| lease.enter(self.me)).filter(|raw| raw.len() == bytes)
+                let lease = memory.lease_of(*peer, standing);
+                let lease = lease.filter(|lease| lease.armed(me, seq).is_some());
+                lease.and_then(|lease| lease.enter(me)).filter(|raw| raw.len() == bytes)
             };
             let Some(raw) = raw else { break };
-            sources.push(raw.sub(done..end));
-            if *peer != self.me {
-                copies.push(raw.sub(done..end));
+            memory.sources.push(raw.sub(done..end));
+            if *peer != me {
+                memory.copies.push(raw.sub(done..end));
             }
         }
-        let entered = sources.len();
-        let all = entered == blocks.order.len();
+        let entered = memory.sources.len();
+        let all = entered == order.len();
         if all && end > done {
-            own.sub(done..end).reduce_from(self.head.reduction(blocks.post), &sources, &copies);
+            own.sub(done..end).reduce_from(reduction, &memory.sources, &memory.copies);
         }
-        sources.clear();
-        copies.clear();
-        (self.memory.sources, self.memory.copies) = (sources, copies);
-        for peer in blocks.order[..entered].iter().filter(|peer| **peer != self.me) {
-            let Some(lease) = self.memory.lease_of(*peer, standing) else { continue };
+        for peer in order[..entered].iter().filter(|peer| **peer != me) {
+            let Some(lease) = memory.lease_of(*peer, standing) else { continue };
             if all && end == bytes {
-                lease.finish(self.me, self.head.seq);
-                io.publish(self.head.members[*peer] as usize);
+                lease.finish(me, seq);
+                io.publish(members[*peer] as usize);
             } else {
-                lease.pass(self.me);
+                lease.pass(me);
             }
         }
         // Also if a peer has ended its operation meanwhile: its memory stays while somebody is in it, so the sum is right.

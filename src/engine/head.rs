@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::call::{CallDesc, Op};
 use super::io::Io;
 use super::order::Priority;
-use crate::element::ReduceOp;
 use crate::error::CallInfo;
 use crate::kernel::Reduction;
 use crate::link::RunKey;
@@ -49,11 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Head {
     /// How a reduction of this call is done; `post`: whether it is the last of its elements.
     pub(crate) fn reduction(&self, post: Post) -> Reduction {
-        let divisor = match (self.desc.op, post) {
-            (Some(ReduceOp::Avg), Post::Finish) => self.members.len() as u32,
-            _ => 1,
-        };
-        Reduction { dtype: self.desc.dtype, op: self.desc.op.unwrap_or(ReduceOp::Sum), divisor }
+        self.desc.reduction(post, self.members.len())
     }
 
     /// Tells rank `from` that its message is taken up to `upto`.

@@ -166,6 +166,16 @@ impl Io {
         }
     }
 
+    /// The last hint of a peer in this process that something was published.
+    pub(crate) fn news(&self) -> usize {
+        self.hub.as_ref().map_or(0, |hub| hub.news(self.me))
+    }
+
+    /// Whether a peer in this process sleeps.
+    pub(crate) fn sleeps(&self, peer: usize) -> bool {
+        self.hub.as_ref().is_some_and(|hub| hub.is_parked(peer))
+    }
+
     /// Whether more lent bytes may be queued for this peer.
     pub(crate) fn has_room(&mut self, peer: usize, class: Class) -> bool {
         let room = self.peers[peer].queued[class as usize] < QUEUE_MAX;

@@ -25,6 +25,7 @@ use super::sleepers::Sleepers;
 use super::turns::{Turn, Turns};
 use super::wait::Wait;
 use super::watch::Watch;
+use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
 use crate::link::memory::Hub;
 use crate::runtime::clock::Clock;
@@ -153,21 +154,24 @@ impl Engine {
         self.shared.drive();
     }
 
-    /// Begins a call now: what can leave leaves.
-    pub(crate) fn submit(&self, mut request: Request) -> Arc<Op> {
+    /// Begins a call now: what can leave leaves, and it may be over already.
+    pub(crate) fn submit(&self, mut request: Request) -> Submitted {
         let shared = &self.shared;
-        let op = shared.records.take();
-        op.renew();
-        match shared.core.offer() {
-            Some(turn) => {
-                shared.take_turns(Some(turn), Some((op.clone(), &mut request)));
-            }
-            None => shared.queue(&op, request),
+        let mut call = None;
+        if let Some(turn) = shared.core.offer() {
+            shared.take_turns(Some(turn), Some((&mut request, &mut call)));
         }
-        if !op.is_done() {
+        let call = call.unwrap_or_else(|| {
+            let op = shared.record();
+            shared.queue(&op, request);
+            Submitted::Flying(op)
+        });
+        if let Submitted::Flying(op) = &call
+            && !op.is_done()
+        {
             shared.keeper.attend();
         }
-        op
+        call
     }
 
     /// Waits for the end of a call inside a future.
@@ -226,6 +230,14 @@ impl Drop for Engine {
     }
 }
 
+/// A call that has begun.
+#[derive(Debug)]
+pub(crate) enum Submitted {
+    Flying(Arc<Op>),
+    /// It went well, and this is its memory.
+    Over(Parts),
+}
+
 thread_local! {
     pub(super) static THREAD: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
@@ -278,7 +290,7 @@ impl Shared {
     fn take_turns<'a>(
         &'a self,
         first: Option<Turn<'a, Core>>,
-        mut call: Option<(Arc<Op>, &mut Request)>,
+        mut call: Option<(&mut Request, &mut Option<Submitted>)>,
     ) -> (bool, Option<Instant>) {
         let mut at = None;
         let mut moved = false;
@@ -294,8 +306,12 @@ impl Shared {
                 self.seen.store(hub.news(self.me), Ordering::Relaxed);
             }
             self.begin_submitted(&mut core);
-            if let Some((op, request)) = call.take() {
-                core.state.start(op, request);
+            if let Some((request, call)) = call.take() {
+                let call = call.insert(self.begin(&mut core, request));
+                if let Submitted::Over(_) = call {
+                    moved = true;
+                    return self.unlock_and_wake(core);
+                }
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
@@ -306,6 +322,26 @@ impl Shared {
             self.unlock_and_wake(core);
         });
         (moved || last && ready, at)
+    }
+
+    fn begin(&self, core: &mut Core, request: &mut Request) -> Submitted {
+        let meeting = if self.may_meet() { core.state.meet(request) } else { None };
+        if let Some(Ok(parts)) = meeting {
+            return Submitted::Over(parts);
+        }
+        let op = self.record();
+        match meeting {
+            Some(Err(part)) => core.state.launch_part(op.clone(), request, part),
+            _ => core.state.start(op.clone(), request),
+        }
+        Submitted::Flying(op)
+    }
+
+    /// A record for a call.
+    fn record(&self) -> Arc<Op> {
+        let op = self.records.take();
+        op.renew();
+        op
     }
 
     fn note_unfinished(&self, core: &Core) {

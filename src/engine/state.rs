@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed};
-use super::direct::{self, Direct};
+use super::direct::{self, Direct, Part};
 use super::exchange::{self, Exchange};
 use super::head::Head;
 use super::io::Io;
 use super::links::SAMPLE_BYTES;
+use super::meet::Meetings;
 use super::order::Order;
 use super::peer::{Peer, Standing};
 use super::point::Point;
@@ -49,7 +50,8 @@ pub(crate) struct State {
     pub(super) order: Order,
     recycled: Vec<Recycled>,
     exchanged: Vec<exchange::Kept>,
-    directed: Vec<direct::Kept>,
+    pub(super) directed: Vec<direct::Kept>,
+    pub(super) meetings: Meetings,
     /// Ended, but links may still know their memory.
     pub ended: Vec<Ended>,
     /// Wakers are called by whoever holds no lock.
@@ -132,7 +134,7 @@ impl Flight {
         match self {
             Flight::Collective(run) => run.waits_for(),
             Flight::Exchange(exchange) => exchange.waits_for(),
-            Flight::Direct(direct) => direct.waits_for(),
+            Flight::Direct(direct) => direct.part.waits_for(),
             Flight::Point(point) => vec![point.peer],
             Flight::Rebuild(waiting) => waiting.open.clone(),
         }
@@ -157,6 +159,7 @@ impl State {
             recycled: Vec::new(),
             exchanged: Vec::new(),
             directed: Vec::new(),
+            meetings: Meetings::default(),
             ended: Vec::new(),
             woken: Vec::new(),
             large: false,
@@ -366,9 +369,10 @@ impl State {
         if Direct::fits(&program, &head.members, &self.io) {
             let memory = self.directed.pop().unwrap_or_default();
             let Some(channel) = self.channels[head.channel].as_mut() else { return };
-            let (me, standing) = (channel.rank, &mut channel.standing);
-            let direct = Direct::start(head, me, program, parts, memory, standing, &mut self.io);
-            *place = Some(Flight::Direct(direct));
+            let (place_of, terms) = ((channel.rank, head.members.len()), (head.seq, head.digest, &head.desc));
+            let mut part = Part::new(terms, place_of, program, parts, memory);
+            part.lend(head.channel_id, &head.members, &mut channel.standing, &mut self.io);
+            *place = Some(Flight::Direct(Direct { head, part }));
             return;
         }
         let memory = self.recycled.pop().unwrap_or_default();
@@ -413,8 +417,8 @@ impl State {
             Flight::Direct(direct) => {
                 let Some(channel) = &self.channels[direct.head.channel] else { return false };
                 let moved = direct.advance(&channel.standing, io);
-                contradicted = direct.contradicted;
-                (moved, direct.is_complete())
+                contradicted = direct.part.contradicted;
+                (moved, direct.part.is_complete())
             }
             Flight::Point(point) => {
                 let complete = point.advance(io);
@@ -504,7 +508,7 @@ impl State {
             Flight::Direct(direct) => {
                 let channel = self.channels[direct.head.channel].as_mut();
                 let standing = channel.map(|channel| &mut channel.standing);
-                let (parts, memory) = direct.end(standing, &mut self.io);
+                let (parts, memory) = direct.part.end(standing, &mut self.io);
                 recycle(&mut self.directed, memory);
                 parts
             }
@@ -558,7 +562,7 @@ fn find(flights: &mut [Slot], key: RunKey) -> Option<&mut Flight> {
 }
 
 /// Keeps the allocations of an operation that has ended for another one.
-fn recycle<T>(kept: &mut Vec<T>, memory: T) {
+pub(super) fn recycle<T>(kept: &mut Vec<T>, memory: T) {
     /// More operations of a kind than this at once allocate.
     const KEPT_MAX: usize = 256;
     if kept.len() < KEPT_MAX {

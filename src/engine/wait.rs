@@ -122,6 +122,11 @@ impl Shared {
         }
     }
 
+    /// Whether peers can come while this thread looks for them, and nobody else waits for it to drive.
+    pub(super) fn may_meet(&self) -> bool {
+        self.policy == SpinPolicy::Look && !self.has_links && self.hub.is_some() && !self.hopeless()
+    }
+
     /// Whether a peer of this process that could help is driven by this very thread: looking won't make it move.
     fn hopeless(&self) -> bool {
         let Some(hub) = &self.hub else { return false };

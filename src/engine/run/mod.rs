@@ -32,7 +32,7 @@ use crate::link::memory::Lease;
 use crate::path::{After, Partition, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
-pub(super) const SLICE: usize = 128 << 10;
+pub(in crate::engine) const SLICE: usize = 128 << 10;
 /// How often all steps are moved by a slice before others get their turn: a fraction of a millisecond.
 pub(super) const PASSES: usize = 2;
 /// Staging per peer of a reduction whose inputs come over byte links: two slices in work, two on the way.

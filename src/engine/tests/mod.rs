@@ -3,12 +3,14 @@
 //! - `lies`: what a peer may try, and what the honest rank makes of it; in `payload`, `counters`, `talk`
 //! - `streams`: frames at random
 //! - `lent`: memory of a caller who waits, with a reader in it
+//! - `meet`: ranks of one process that call at about the same time, or not
 //! - `elements`: a link that stops in the middle of one
 
 mod counters;
 mod elements;
 mod lent;
 mod lies;
+mod meet;
 mod payload;
 mod streams;
 mod talk;
@@ -94,6 +96,14 @@ pub(super) fn pair() -> (TcpStream, TcpStream) {
 pub(super) fn link() -> (PeerLink, [TcpStream; 2]) {
     let ((fast, far_fast), (bulk, far_bulk)) = (pair(), pair());
     (PeerLink::Tcp { fast, bulk }, [far_fast, far_bulk])
+}
+
+/// A call that can't be over before it returns.
+pub(super) fn flying(call: super::Submitted) -> Arc<Op> {
+    match call {
+        super::Submitted::Flying(op) => op,
+        super::Submitted::Over(_) => panic!("nobody was there to meet"),
+    }
 }
 
 /// Runs `act` on a thread; panics if it does not end.
@@ -185,7 +195,7 @@ impl Scene {
             (_, None) => unreachable!(),
         };
         let (channel, deadline, digest) = (self.channel, self.deadline, desc.digest());
-        let op = self.engine.submit(Request {
+        let op = flying(self.engine.submit(Request {
             channel,
             seq: number,
             desc,
@@ -194,7 +204,7 @@ impl Scene {
             parts,
             deadline,
             priority: Priority::Normal,
-        });
+        }));
         Begun { op, call, number, digest, program }
     }
 

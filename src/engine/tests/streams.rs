@@ -172,7 +172,7 @@ impl Scene {
             algorithm: "",
             fingerprint: 0,
         };
-        self.engine.submit(Request {
+        super::flying(self.engine.submit(Request {
             channel: self.channel,
             seq: 1,
             desc,
@@ -181,7 +181,7 @@ impl Scene {
             parts: Parts::from_vec(vec![0u8; self.members]),
             deadline: self.deadline,
             priority: Priority::Normal,
-        })
+        }))
     }
 
     fn open_key(&self, key: &'static str) {

@@ -1,0 +1,104 @@
+//! A call that is over before it returns.
+//!
+//! Ranks of one process that call at about the same time meet: each lends its vector, looks for the others for a moment,
+//! reduces its block and looks until they have reduced theirs. Where nothing else is in flight, this needs no record, no
+//! deadline and no waker. Who does not meet the others goes on in flight from where he is ([`Direct`]), and his peers see no
+//! difference.
+
+use std::sync::Arc;
+
+use super::call::{Op, Request, Work};
+use super::direct::{Direct, Part};
+use super::run::SLICE;
+use super::state::{Flight, State, recycle};
+use crate::buffer::parts::Parts;
+
+/// Pauses in which the others may come, before the call goes on in flight: one or two microseconds, which is what going
+/// on in flight takes.
+const PAUSES: usize = 64;
+/// After so many calls in a row that met nobody, only one in so many waits for that.
+const MISSES: u32 = 4;
+const RETRY: u32 = 32;
+
+/// Whether it pays to wait for the others: whose ranks call at different times never meet.
+#[derive(Debug, Default)]
+pub(crate) struct Meetings {
+    /// Calls since the last that met the others.
+    missed: u32,
+}
+
+impl Meetings {
+    fn pauses(&self) -> usize {
+        if self.missed < MISSES || self.missed.is_multiple_of(RETRY) { PAUSES } else { 0 }
+    }
+}
+
+impl State {
+    /// Begins a call that can meet its peers, and runs it to its end if it does: `Ok` has its memory; `Err`, its part as
+    /// far as it came, which goes on by [`launch_part`](Self::launch_part). `None`: it is to begin in the ordinary way.
+    pub(super) fn meet(&mut self, request: &mut Request) -> Option<Result<Parts, Part>> {
+        if !self.can_meet(request) {
+            return None;
+        }
+        let Work::Collective(program) = &request.work else { return None };
+        let program = program.clone();
+        let memory = self.directed.pop().unwrap_or_default();
+        let channel = self.channels[request.channel].as_mut()?;
+        channel.called(request.seq, request.desc);
+        let parts = std::mem::replace(&mut request.parts, Parts::NONE);
+        let terms = (request.seq, request.digest, &request.desc);
+        let mut part = Part::new(terms, (channel.rank, channel.members.len()), program, parts, memory);
+        part.lend(channel.id, &channel.members, &mut channel.standing, &mut self.io);
+        let me = self.io.me;
+        // Who sleeps must be woken first, which is not done under the lock.
+        let asleep = |world: &u32| *world as usize != me && self.io.sleeps(*world as usize);
+        let mut pauses = if channel.members.iter().any(asleep) { 0 } else { self.meetings.pauses() };
+        loop {
+            let seen = self.io.news();
+            part.advance(&channel.members, &channel.standing, &mut self.io);
+            if part.is_complete() {
+                break;
+            }
+            while self.io.news() == seen && pauses > 0 {
+                pauses -= 1;
+                std::hint::spin_loop();
+            }
+            if pauses == 0 {
+                self.meetings.missed = self.meetings.missed.wrapping_add(1);
+                return Some(Err(part));
+            }
+        }
+        self.meetings.missed = 0;
+        self.order.moved(request.priority);
+        let (parts, memory) = part.end(Some(&mut channel.standing), &mut self.io);
+        recycle(&mut self.directed, memory);
+        parts.map(Ok)
+    }
+
+    /// Whether nothing stands in the way of a call that its peers could be at, too.
+    fn can_meet(&self, request: &Request) -> bool {
+        let Work::Collective(program) = &request.work else { return false };
+        let Some(channel) = &self.channels[request.channel] else { return false };
+        let ranks = channel.members.len();
+        program.direct.is_some()
+            && self.live == 0
+            && request.parts.raw().len() / ranks <= SLICE
+            && channel.is_at_rest()
+            && channel.standing.is_ready(ranks)
+            && !self.io.has_mail()
+            && self.io.hub.as_ref().is_some_and(|hub| hub.inbox_is_empty(self.io.me))
+            && self.departed(request).is_none()
+    }
+
+    /// Goes on with a call that has met nobody.
+    pub(super) fn launch_part(&mut self, op: Arc<Op>, request: &Request, part: Part) {
+        let Some(head) = self.new_head(op, request) else { return };
+        let key = head.key;
+        if let Some(channel) = self.channels[request.channel].as_mut() {
+            channel.inflight.push((request.seq, key));
+        }
+        self.polled.push(key);
+        self.place_flight(key, Flight::Direct(Direct { head, part }));
+        self.step(key);
+    }
+}
