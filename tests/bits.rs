@@ -9,7 +9,7 @@ use hcomm::{Communicator, Element, ReduceOp};
 
 /// More than one slice of work, more than one frame, and no multiple of anything.
 const COUNT: usize = 20_483;
-const MESH: [Algorithm; 2] = [Algorithm::MeshOneShot, Algorithm::MeshTwoShot];
+const MESH: [Algorithm; 3] = [Algorithm::MeshOneShot, Algorithm::MeshTwoShot, Algorithm::FlatTree];
 const TREE: [Algorithm; 2] = [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling];
 
 /// Values of very different magnitudes: every association rounds differently.
@@ -41,7 +41,7 @@ fn reduce<T: Element>(comm: &mut Communicator, algorithm: Algorithm, input: &[T]
 fn hashes(link: Link, n: usize, runs: usize) -> Vec<(Algorithm, u64)> {
     let all = world(link, n, move |mut comm| {
         let mine = input(comm.rank().index(), COUNT);
-        [MESH[0], MESH[1], TREE[0], TREE[1], Algorithm::Ring].map(|algorithm| {
+        [MESH[0], MESH[1], MESH[2], TREE[0], TREE[1], Algorithm::Ring].map(|algorithm| {
             let first = hash(&reduce(&mut comm, algorithm, &mine));
             for run in 1..runs {
                 assert_eq!(hash(&reduce(&mut comm, algorithm, &mine)), first, "{algorithm} run {run}");
@@ -73,6 +73,7 @@ fn agree(memory_runs: usize, tcp_runs: usize) {
         assert_eq!(memory, tcp, "n {n}: memory and TCP");
         let of = |algorithm| memory.iter().find(|(of, _)| *of == algorithm).unwrap().1;
         assert_eq!(of(MESH[0]), of(MESH[1]), "n {n}: one-shot and two-shot");
+        assert_eq!(of(MESH[0]), of(MESH[2]), "n {n}: one-shot and the flat tree");
         assert_eq!(of(TREE[0]), of(TREE[1]), "n {n}: recursive doubling and halving–doubling");
         // The inputs do tell associations apart.
         assert_ne!(of(MESH[0]), of(Algorithm::Ring), "n {n}");
@@ -173,7 +174,7 @@ fn special_values_come_out_as_ieee_754_says() {
                 [f32::MIN_POSITIVE / 4.0, 0.0, f32::MIN_POSITIVE / 8.0],
             ];
             let mine: Vec<f32> = rows.iter().map(|row| row[me]).collect();
-            for algorithm in [MESH[0], MESH[1], TREE[0], TREE[1], Algorithm::Ring] {
+            for algorithm in [MESH[0], MESH[1], MESH[2], TREE[0], TREE[1], Algorithm::Ring] {
                 let sum = reduce(&mut comm, algorithm, &mine);
                 assert!(sum[0].is_nan() && sum[1].is_nan() && sum[2].is_nan(), "{algorithm}: {sum:?}");
                 assert_eq!(sum[3], f32::INFINITY);

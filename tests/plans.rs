@@ -62,6 +62,7 @@ fn sums_are_associated_by_the_world_alone_within_a_family() {
         let tree = formula(Algorithm::RecursiveDoubling, Collective::AllReduce, n);
         assert!(n == 2 || mesh != tree);
         assert_eq!(mesh, formula(Algorithm::MeshTwoShot, Collective::AllReduce, n));
+        assert_eq!(mesh, formula(Algorithm::FlatTree, Collective::AllReduce, n));
         assert_eq!(mesh, formula(Algorithm::MeshOneShot, Collective::ReduceScatter, n));
         assert_eq!(tree, formula(Algorithm::HalvingDoubling, Collective::AllReduce, n));
         assert_eq!(tree, formula(Algorithm::HalvingDoubling, Collective::ReduceScatter, n));
@@ -124,6 +125,7 @@ fn all_ranks_get_the_same_bits_and_size_does_not_change_them() {
     for n in [2, 3, 4, 5, 6, 7, 8, 11, 16] {
         for (one, other) in [
             (Algorithm::MeshOneShot, Algorithm::MeshTwoShot),
+            (Algorithm::MeshOneShot, Algorithm::FlatTree),
             (Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling),
             (Algorithm::Ring, Algorithm::Ring),
         ] {

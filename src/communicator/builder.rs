@@ -12,13 +12,16 @@ use std::time::Duration;
 use super::Communicator;
 use super::local::WORLD;
 use super::resources::memory_of_environment_checked;
-use crate::domain::{JoinConfig, JoinFuture, Membership, Rendezvous, Token, from_env, join, join_blocking};
+use crate::domain::{
+    JoinConfig, JoinFuture, Membership, Processors, Rendezvous, Token, from_env, join, join_blocking,
+};
 use crate::engine::room::{MEMORY, Memory};
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
 use crate::path::{Facts, Order, PlanCache, RANKS_MAX};
 use crate::rank::Rank;
+use crate::runtime::spin::SpinPolicy;
 
 /// Settings of a communicator between processes.
 ///
@@ -375,7 +378,11 @@ impl Communicator {
         let run = membership.run();
         let Membership { rank, members, streams, phases, .. } = membership;
         let me = rank.index();
-        let on_host = members.iter().filter(|member| member.host == members[me].host).count();
+        let here = || members.iter().filter(|member| member.host == members[me].host);
+        let (ranks_here, processors) =
+            (here().count(), Processors::together(here().map(|member| &member.processors)));
+        let policy = SpinPolicy::choose(ranks_here, processors);
+        let crowded = ranks_here == members.len() && ranks_here > processors;
         let mut labels = Vec::new();
         let mut peers = Vec::new();
         for (member, streams) in members.iter().zip(streams) {
@@ -395,11 +402,11 @@ impl Communicator {
             });
         }
         let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
-        let engine = Engine::new(me, peers, labels, None, on_host, rest.memory).map_err(io)?;
+        let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
         let all = (0..members.len() as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
-        let facts = facts(members.len() as u32, rest.order);
+        let facts = facts(members.len() as u32, rest.order).crowded(crowded);
         let mut comm = Self::open(engine, WORLD, rest.name.as_str().into(), all, me, facts, plans);
         comm.phases = phases.into();
         if let Some(path) = report_file() {

@@ -41,6 +41,7 @@ mod tests {
     use crate::error::{LinkKind, LinkState};
     use crate::events::Events;
     use crate::path::{Facts, PlanCache};
+    use crate::runtime::spin::SpinPolicy;
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -86,7 +87,9 @@ mod tests {
         let ranks = ends.into_iter().enumerate().map(|(rank, end)| {
             let peers = if rank == 0 { vec![PeerLink::Myself, end] } else { vec![end, PeerLink::Myself] };
             let labels = vec!["host a".into(), "host b".into()];
-            let engine = Engine::new(rank, peers, labels, None, 2, Memory { limit: MEMORY }).unwrap();
+            let engine =
+                Engine::new(rank, peers, labels, None, SpinPolicy::choose(2, 2), Memory { limit: MEMORY })
+                    .unwrap();
             Communicator::open(engine, 0, "world".into(), [0, 1].into(), rank, Facts::new(2), plans.clone())
         });
         ranks.collect()

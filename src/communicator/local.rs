@@ -11,6 +11,7 @@ use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::memory::Hub;
 use crate::path::{Facts, PlanCache, RANKS_MAX};
+use crate::runtime::spin::SpinPolicy;
 
 #[cfg(feature = "testing")]
 impl Communicator {
@@ -58,6 +59,8 @@ impl Communicator {
             return Err(InitError::Config(format!("a world has 1 to {RANKS_MAX} ranks, not {n}")));
         }
         let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let policy = SpinPolicy::choose(n, processors);
         let run = run();
         let hub = Hub::new(n);
         let plans = Arc::new(Mutex::new(PlanCache::new()));
@@ -66,7 +69,7 @@ impl Communicator {
                 let link = |peer| if peer == rank { PeerLink::Myself } else { PeerLink::Memory };
                 let peers = (0..n).map(link).collect();
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
-                let engine = Engine::new(rank, peers, labels, Some(hub.clone()), n, memory)
+                let engine = Engine::new(rank, peers, labels, Some(hub.clone()), policy, memory)
                     .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
                 engine.name_run(run.clone());
                 let facts = Facts::new(n as u32).within_process();

@@ -4,8 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+
+use tokio::task::coop::poll_proceed;
 
 use crate::buffer::lend::{Guard, Lend, Lent};
 use crate::engine::wait::Wait;
@@ -117,11 +119,14 @@ impl<B: Lend> Future for Operation<B> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        // A loop of calls that are over at once would keep its runtime's other tasks waiting.
+        let budget = ready!(poll_proceed(cx));
         if let Some(Submitted::Flying(op)) = &this.call
             && this.engine.poll(op, &mut this.wait, cx).is_pending()
         {
             return Poll::Pending;
         }
+        budget.made_progress();
         Poll::Ready(this.take())
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use super::Member;
 use super::message::HOST_BYTES_MAX;
+use super::processors::Processors;
 
 /// This process, reachable at `address`.
 pub(super) fn this_process(address: SocketAddr) -> Member {
@@ -15,6 +16,7 @@ pub(super) fn this_process(address: SocketAddr) -> Member {
         hostname: bounded(system.nodename().to_string_lossy().into_owned()),
         pid: std::process::id(),
         host: bounded(host_id()),
+        processors: Processors::of_this_process(),
     }
 }
 

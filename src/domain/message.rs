@@ -123,6 +123,7 @@ pub(super) async fn receive<T: DeserializeOwned, S: AsyncRead + Unpin>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::processors::Processors;
     use proptest::prelude::*;
 
     fn read<T: DeserializeOwned>(mut bytes: &[u8], bytes_max: usize) -> io::Result<T> {
@@ -182,6 +183,7 @@ mod tests {
             hostname: "node0".into(),
             pid: 77,
             host: "boot/net".into(),
+            processors: Processors::of_this_process(),
         };
         let facts = vec![("ranks".to_string(), "4".to_string())];
         let blocked = Blocked {

@@ -28,6 +28,7 @@ mod meeting;
 mod member;
 mod mesh;
 mod message;
+mod processors;
 mod publish;
 mod reach;
 mod root;
@@ -48,6 +49,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use config::{JoinConfig, Rendezvous};
 pub(crate) use env::from_env;
+pub(crate) use processors::Processors;
 pub(crate) use setup::{JoinFuture, join, join_blocking};
 pub use token::Token;
 
@@ -82,6 +84,7 @@ pub(crate) struct Member {
     pub pid: u32,
     /// Boot id and network namespace: equal on one host only.
     pub host: String,
+    pub processors: Processors,
 }
 
 /// Two connections between a pair of ranks: small and urgent messages must not queue behind large ones.

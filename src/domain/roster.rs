@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Member;
 use super::message::{HOST_BYTES_MAX, Join, Table};
+use super::processors::MASK_WORDS_MAX;
 use crate::error::InitError;
 use crate::rank::Rank;
 
@@ -53,7 +54,10 @@ impl Roster {
 
     fn problem(&self, join: &Join) -> Option<InitError> {
         let Join { rank, member, .. } = join;
-        if rank.0 >= self.world || member.hostname.len().max(member.host.len()) > HOST_BYTES_MAX {
+        if rank.0 >= self.world
+            || member.hostname.len().max(member.host.len()) > HOST_BYTES_MAX
+            || member.processors.mask.len() > MASK_WORDS_MAX
+        {
             let problem =
                 format!("a process introduced itself as rank {rank} of {}, against the protocol", self.world);
             return Some(InitError::Config(problem));
@@ -231,11 +235,17 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::processors::Processors;
 
     fn join(rank: u32, world: u32) -> Join {
         let address = format!("10.0.0.{}:100{rank}", rank + 1).parse().unwrap();
-        let member =
-            Member { address, hostname: format!("h{rank}"), pid: 10 + rank, host: format!("boot{rank}") };
+        let member = Member {
+            address,
+            hostname: format!("h{rank}"),
+            pid: 10 + rank,
+            host: format!("boot{rank}"),
+            processors: Processors::default(),
+        };
         Join { rank: Rank(rank), world, name: "world".into(), device: None, member, facts: vec![] }
     }
 

@@ -76,10 +76,10 @@ impl Engine {
         peers: Vec<PeerLink>,
         labels: Vec<String>,
         hub: Option<Arc<Hub>>,
-        ranks_on_host: usize,
+        policy: SpinPolicy,
         memory: Memory,
     ) -> std::io::Result<Arc<Self>> {
-        Self::kept(me, peers, labels, hub, SpinPolicy::choose(ranks_on_host), memory, Keeper::Thread)
+        Self::kept(me, peers, labels, hub, policy, memory, Keeper::Thread)
     }
 
     /// With somebody who looks after it.

@@ -3,7 +3,7 @@
 //! A choice must be the same on all ranks, so it depends on [`Facts`] that all have agreed on and on the call alone.
 //!
 //! It must also not change bits from one call to the next. Sums are associated in one of two ways: in rank order by
-//! the mesh algorithms, in a tree over neighbouring ranks by the doubling algorithms. Which of the two it is depends
+//! the mesh algorithms and the flat tree, in a tree over neighbouring ranks by the doubling algorithms. Which of the two it is depends
 //! on the number of ranks; within each, the size of the vector decides. A ring associates differently in every
 //! block, so it is taken by request only.
 
@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::path::algorithms::{
-    binomial_tree, halving_doubling, mesh_one_shot, mesh_two_shot, recursive_doubling, ring,
+    binomial_tree, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, recursive_doubling, ring,
 };
 use crate::path::plan::{Action, Collective, Plan};
 use crate::path::verify::RANKS_MAX;
@@ -28,6 +28,10 @@ const ONE_SHOT_BYTES_MAX_PAIR: u64 = 64 << 10;
 
 /// The largest vector that is sent as a whole in each round of recursive doubling, in bytes.
 const DOUBLING_BYTES_MAX: u64 = 16 << 10;
+
+/// The largest vector that goes to rank 0 and back where ranks share processors, in bytes: up to here, messages cost more
+/// than what is in them.
+const FLAT_TREE_BYTES_MAX: u64 = 16 << 10;
 
 /// The smallest block for which a ring's n − 1 latencies are worth it, in bytes.
 const RING_BLOCK_BYTES_MIN: u64 = 64 << 10;
@@ -48,6 +52,10 @@ pub enum Algorithm {
     ///
     /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
     MeshTwoShot,
+    /// All to rank 0, and the sum back to all: for small vectors of few ranks that share processors. Sums are in rank order.
+    ///
+    /// all_reduce: 2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, two messages at the others.
+    FlatTree,
     /// Whole vectors between ranks at distance 1, 2, 4, …: for small vectors on many ranks. Sums are a tree over
     /// neighbouring ranks.
     ///
@@ -71,9 +79,10 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 7] = [
         Algorithm::MeshOneShot,
         Algorithm::MeshTwoShot,
+        Algorithm::FlatTree,
         Algorithm::RecursiveDoubling,
         Algorithm::HalvingDoubling,
         Algorithm::Ring,
@@ -85,6 +94,7 @@ impl Algorithm {
         match self {
             Algorithm::MeshOneShot => mesh_one_shot::NAME,
             Algorithm::MeshTwoShot => mesh_two_shot::NAME,
+            Algorithm::FlatTree => flat_tree::NAME,
             Algorithm::RecursiveDoubling => recursive_doubling::NAME,
             Algorithm::HalvingDoubling => halving_doubling::NAME,
             Algorithm::Ring => ring::NAME,
@@ -96,6 +106,7 @@ impl Algorithm {
     pub const fn supports(self, collective: Collective) -> bool {
         match self {
             Algorithm::MeshOneShot | Algorithm::MeshTwoShot => true,
+            Algorithm::FlatTree => matches!(collective, Collective::AllReduce),
             Algorithm::RecursiveDoubling => {
                 matches!(collective, Collective::AllReduce | Collective::AllGather)
             }
@@ -110,7 +121,7 @@ impl Algorithm {
     /// The order in which it associates sums.
     const fn association(self) -> &'static str {
         match self {
-            Algorithm::MeshOneShot | Algorithm::MeshTwoShot => {
+            Algorithm::MeshOneShot | Algorithm::MeshTwoShot | Algorithm::FlatTree => {
                 "same bits on all ranks, from run to run, and for every count: sums are in rank order"
             }
             Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => {
@@ -135,7 +146,7 @@ impl fmt::Display for Algorithm {
 /// No algorithm has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, recursive-doubling, halving-doubling, ring and binomial-tree"
+    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, flat-tree, recursive-doubling, halving-doubling, ring and binomial-tree"
 )]
 pub struct UnknownAlgorithm(pub String);
 
@@ -184,6 +195,9 @@ pub struct Facts {
     order: Order,
     /// Whether all ranks are in one process.
     in_process: bool,
+    /// Whether all ranks are on one host that has fewer processors for them. Not compared: it follows from what the root
+    /// tells all about all.
+    crowded: bool,
 }
 
 impl Facts {
@@ -196,6 +210,7 @@ impl Facts {
             doubling_bytes_max: DOUBLING_BYTES_MAX,
             order: Order::Fixed,
             in_process: false,
+            crowded: false,
         }
     }
 
@@ -211,11 +226,19 @@ impl Facts {
         self
     }
 
+    /// The same for ranks of one host that share its processors, or don't.
+    pub const fn crowded(mut self, crowded: bool) -> Self {
+        self.crowded = crowded;
+        self
+    }
+
     /// The facts of a part of this world, of that many ranks.
     pub(crate) const fn of_part(&self, ranks: u32) -> Self {
         let mut facts = Facts::new(ranks);
         facts.order = self.order;
         facts.mesh_ranks_max = self.mesh_ranks_max;
+        // The ranks of the other parts are at work as well.
+        facts.crowded = self.crowded;
         if self.in_process { facts.within_process() } else { facts }
     }
 
@@ -314,6 +337,9 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce if mesh && facts.in_process => {
             (Algorithm::MeshTwoShot, "few ranks of one process: each reduces its share for all, in place")
         }
+        Collective::AllReduce if mesh && facts.crowded && facts.world > 2 && bytes <= FLAT_TREE_BYTES_MAX => {
+            (Algorithm::FlatTree, "few ranks that share processors, and a small vector: fewest messages")
+        }
         Collective::AllReduce | Collective::Broadcast { .. } if mesh && bytes <= facts.one_shot_bytes_max => {
             (Algorithm::MeshOneShot, "few ranks and a small vector: one message each way")
         }
@@ -353,6 +379,7 @@ pub fn build(algorithm: Algorithm, collective: Collective, n: u32) -> Result<Pla
         (Algorithm::MeshTwoShot, Collective::AllGather) => mesh_two_shot::all_gather(n),
         (Algorithm::MeshTwoShot, Collective::ReduceScatter) => mesh_two_shot::reduce_scatter(n),
         (Algorithm::MeshTwoShot, Collective::Broadcast { root }) => mesh_two_shot::broadcast(root, n),
+        (Algorithm::FlatTree, Collective::AllReduce) => flat_tree::all_reduce(n),
         (Algorithm::RecursiveDoubling, Collective::AllReduce) => recursive_doubling::all_reduce(n),
         (Algorithm::RecursiveDoubling, Collective::AllGather) => recursive_doubling::all_gather(n),
         (Algorithm::HalvingDoubling, Collective::AllReduce) => halving_doubling::all_reduce(n),
@@ -437,6 +464,7 @@ const fn cost(algorithm: Algorithm, collective: Collective) -> &'static str {
         (A::MeshOneShot, C::Broadcast { .. }) => "α(n−1) + β(n−1)m",
         (A::MeshTwoShot | A::Ring, C::AllReduce) => "2α(n−1) + 2βm(n−1)/n + γm(n−1)/n",
         (A::MeshTwoShot, C::Broadcast { .. }) => "2α(n−1) + 2βm(n−1)/n",
+        (A::FlatTree, _) => "2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, and 2α + 2βm at the others",
         (A::RecursiveDoubling, C::AllReduce) => "(α + βm + γm)·⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ 2^k",
         (A::RecursiveDoubling, _) => "α⌈log₂ n⌉ + βm(n−1)/n",
         (A::HalvingDoubling, C::AllReduce) => {
@@ -490,6 +518,13 @@ mod tests {
         let choice = choose(&near, Collective::AllReduce, 8, None).unwrap();
         assert_eq!(choice.algorithm, Algorithm::MeshTwoShot);
         assert_eq!(chosen(8, 16 << 10, Order::Fixed), Algorithm::MeshOneShot);
+        let crowded = |world, bytes| {
+            choose(&Facts::new(world).crowded(true), Collective::AllReduce, bytes, None).unwrap().algorithm
+        };
+        assert_eq!(crowded(2, 8), Algorithm::MeshOneShot);
+        assert_eq!(crowded(4, 16 << 10), Algorithm::FlatTree);
+        assert_eq!(crowded(4, 1 << 20), Algorithm::MeshTwoShot);
+        assert_eq!(crowded(9, 8), Algorithm::RecursiveDoubling);
         assert_eq!(chosen(9, 16 << 10, Order::Fixed), Algorithm::RecursiveDoubling);
         assert_eq!(chosen(9, 1 << 30, Order::Fixed), Algorithm::HalvingDoubling);
         assert_eq!(chosen(9, 1 << 30, Order::Any), Algorithm::Ring);

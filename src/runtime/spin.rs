@@ -31,9 +31,9 @@ pub(crate) enum SpinPolicy {
 }
 
 impl SpinPolicy {
-    pub(crate) fn choose(ranks_on_host: usize) -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        if ranks_on_host > processors { SpinPolicy::Yield } else { SpinPolicy::Look }
+    /// For so many ranks on a host, and processors that they have there together.
+    pub(crate) fn choose(ranks: usize, processors: usize) -> Self {
+        if ranks > processors { SpinPolicy::Yield } else { SpinPolicy::Look }
     }
 }
 

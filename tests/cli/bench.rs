@@ -60,7 +60,14 @@ fn every_algorithm() {
     for (operation, algorithms) in [
         (
             "all_reduce",
-            &["mesh-one-shot", "mesh-two-shot", "recursive-doubling", "halving-doubling", "ring"][..],
+            &[
+                "mesh-one-shot",
+                "mesh-two-shot",
+                "flat-tree",
+                "recursive-doubling",
+                "halving-doubling",
+                "ring",
+            ][..],
         ),
         ("broadcast", &["mesh-one-shot", "mesh-two-shot", "binomial-tree"]),
         ("all_gather", &["mesh-one-shot", "recursive-doubling", "ring"]),

@@ -46,6 +46,7 @@ pub fn call(random: &mut Random, n: usize) -> Call {
             &[
                 Algorithm::MeshOneShot,
                 Algorithm::MeshTwoShot,
+                Algorithm::FlatTree,
                 Algorithm::RecursiveDoubling,
                 Algorithm::HalvingDoubling,
                 Algorithm::Ring,

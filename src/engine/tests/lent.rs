@@ -16,7 +16,7 @@ fn scene() -> (Scene, Arc<Hub>) {
     let hub = Hub::new(2);
     let (peers, labels) = (vec![PeerLink::Myself, PeerLink::Memory], vec!["here".into(); 2]);
     let memory = Memory { limit: 64 << 20 };
-    let engine = Engine::new(0, peers, labels, Some(hub.clone()), 8, memory).unwrap();
+    let engine = Engine::new(0, peers, labels, Some(hub.clone()), SpinPolicy::Yield, memory).unwrap();
     let channel = engine.open(Channel::new(CHANNEL, "world".into(), [0, 1].into(), 0));
     let liar = Liar { conns: link().1, frames: [0; 2], messages: 0 };
     let (plans, deadline) = (PlanCache::new(), Duration::from_secs(60));

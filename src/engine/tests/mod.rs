@@ -30,6 +30,7 @@ use crate::link::Class;
 use crate::link::frame::{EAGER, HEADER_BYTES, Header, Kind, PAYLOAD_MAX};
 use crate::path::{Algorithm, Collective, PlanCache};
 use crate::rank::{Rank, Tag};
+use crate::runtime::spin::SpinPolicy;
 
 /// The communicator of both.
 pub(super) const CHANNEL: u64 = 0;
@@ -130,7 +131,8 @@ impl Scene {
     pub(super) fn with(me: usize, peers: Vec<PeerLink>, conns: [TcpStream; 2]) -> Scene {
         let members = peers.len();
         let labels = (0..members).map(|rank| format!("host{rank}")).collect();
-        let engine = Engine::new(me, peers, labels, None, 8, Memory { limit: 64 << 20 }).unwrap();
+        let engine =
+            Engine::new(me, peers, labels, None, SpinPolicy::Yield, Memory { limit: 64 << 20 }).unwrap();
         let all = (0..members as u32).collect();
         let channel = engine.open(Channel::new(CHANNEL, "world".into(), all, me));
         let liar = Liar { conns, frames: [0; 2], messages: 0 };

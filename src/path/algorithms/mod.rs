@@ -5,6 +5,7 @@
 //!
 //! - [`mesh_one_shot`]: everybody sends to everybody at once; for small vectors on few ranks.
 //! - [`mesh_two_shot`]: everybody reduces one block and hands it round; for large vectors on few ranks.
+//! - [`flat_tree`]: all to rank 0 and back; for small vectors of few ranks that share processors.
 //! - [`recursive_doubling`]: whole vectors, log₂ n exchanges; for small vectors on many ranks.
 //! - [`halving_doubling`]: ever smaller parts, 2 log₂ n exchanges; for large vectors on many ranks.
 //! - [`ring`]: neighbours only; for very large vectors where the order of a sum does not matter.
@@ -13,6 +14,7 @@
 
 pub mod binomial_tree;
 mod core;
+pub mod flat_tree;
 pub mod halving_doubling;
 pub mod mesh_one_shot;
 pub mod mesh_two_shot;
