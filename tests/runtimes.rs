@@ -4,6 +4,8 @@ mod common;
 #[path = "common/idle.rs"]
 mod idle;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
@@ -422,4 +424,31 @@ fn dropped_futures_and_communicators_while_others_go_on() {
             });
         });
     }
+}
+
+#[test]
+fn calls_that_are_over_at_once_let_other_tasks_have_their_turn() {
+    // A rank alone waits for nobody.
+    let [mut alone] = <[Communicator; 1]>::try_from(Communicator::local(1)).unwrap();
+    within(&current_thread(), async move {
+        let turns = Rc::new(Cell::new(0));
+        let other = {
+            let turns = turns.clone();
+            async move {
+                loop {
+                    turns.set(turns.get() + 1);
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let calls = async {
+            for _ in 0..1000 {
+                alone.barrier().await.unwrap();
+            }
+        };
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(other);
+        local.run_until(calls).await;
+        assert!(turns.get() > 3, "another task had {} turns beside 1000 calls", turns.get());
+    });
 }

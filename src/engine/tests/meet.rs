@@ -1,6 +1,7 @@
 //! Ranks of one process, each on its thread, whose calls are over before they return if they meet.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use super::super::keeper::Keeper;
@@ -119,10 +120,20 @@ fn all<R: Send + 'static>(ranks: usize, act: impl Fn(Member) -> R + Clone + Send
 
 #[test]
 fn calls_meet_and_those_that_do_not_go_on_with_equal_bits() {
-    let both = all(2, |mut member| {
+    let met_before = Arc::new(AtomicUsize::new(0));
+    let pause = Arc::new(Barrier::new(2));
+    let both = all(2, move |mut member| {
         let mut flown = 0;
-        // As often as it takes to see both; both ranks see the same only in how often they call.
-        for seq in 0..20_000 {
+        for seq in 0..100_000 {
+            if seq % 1000 == 0 {
+                met_before.fetch_add(member.met, Ordering::SeqCst);
+                pause.wait();
+                // As often as it takes, on a machine that is busy otherwise.
+                if seq >= 2000 && met_before.load(Ordering::SeqCst) > 0 {
+                    break;
+                }
+                pause.wait();
+            }
             let count = [0, 1, 7, 100, 5000][seq as usize % 5];
             let mine = values(member.rank, seq, count);
             if seq % 64 == member.rank as u64 {
