@@ -24,6 +24,8 @@ const TURN_BYTES: usize = 1 << 20;
 /// A bulk connection that has not moved for so many looks counts as quiet: then the only peer's fast connection is read
 /// without asking the poll set, which is asked once in so many looks.
 const QUIET: u32 = 8;
+/// The same while nothing is in flight that a bulk connection is for.
+const SILENT: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -168,8 +170,9 @@ impl Core {
     /// much, and brings the data as well.
     fn look(&mut self) {
         self.quiet = self.quiet.wrapping_add(1);
+        let period = if self.state.exchanges_only() { SILENT } else { QUIET };
         if self.quiet >= QUIET
-            && !self.quiet.is_multiple_of(QUIET)
+            && !self.quiet.is_multiple_of(period)
             && let Some(Some(pair)) = self.only.map(|peer| self.links[peer].as_mut())
         {
             pair.fast.unblock(!pair.fast.is_shut(), false, false);

@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub peers: Vec<Peer>,
     pub now: Instant,
     pub live: usize,
+    /// Of these, exchanges.
+    exchanging: usize,
     pub room: Room,
     /// What went wrong, to be written where the user says.
     pub reports: Vec<(Arc<[u32]>, Report)>,
@@ -169,6 +171,7 @@ impl State {
             peers: labels.into_iter().map(Peer::new).collect(),
             now,
             live: 0,
+            exchanging: 0,
             reports: Vec::new(),
             untold_holds: false,
             polled_at: now,
@@ -254,6 +257,11 @@ impl State {
 
     pub(crate) fn key_at(&self, slot: usize) -> Option<RunKey> {
         self.flights.get(slot)?.flight.as_ref().map(|flight| flight.head().key)
+    }
+
+    /// Whether all that is in flight sends and gets small vectors only.
+    pub(crate) fn exchanges_only(&self) -> bool {
+        self.live == self.exchanging
     }
 
     pub(crate) fn touch(&mut self, key: RunKey) {
@@ -360,6 +368,7 @@ impl State {
         let place = &mut self.flights[head.key.index as usize].flight;
         if Exchange::fits(&program, &head.members, parts.raw().len(), &self.io) {
             let memory = self.exchanged.pop().unwrap_or_default();
+            self.exchanging += 1;
             *place = Some(Flight::Exchange(Exchange::start(head, program, parts, memory, &mut self.io)));
             return;
         }
@@ -498,6 +507,7 @@ impl State {
             }
             Flight::Exchange(exchange) => {
                 let (parts, memory) = exchange.end();
+                self.exchanging -= 1;
                 if forget {
                     windows = Some(memory);
                 } else {
