@@ -63,7 +63,7 @@ fn all_ranks_runs_links_and_algorithms_of_a_family_agree() {
 #[test]
 #[ignore = "takes a minute"]
 fn a_hundred_runs_agree() {
-    agree(100, 40);
+    agree(100, 100);
 }
 
 fn agree(memory_runs: usize, tcp_runs: usize) {

@@ -73,7 +73,7 @@ fn a_flood_of_messages_waits_for_its_receiver() {
 #[ignore = "takes a minute"]
 fn a_flood_of_many_more_messages_waits_for_its_receiver() {
     for link in LINKS {
-        flood(link, 100_000, 64);
-        flood(link, 2_000, 1 << 20);
+        flood(link, 1_000_000, 64);
+        flood(link, 10_000, 1 << 20);
     }
 }

@@ -91,6 +91,6 @@ fn descriptors_threads_and_mappings_return_to_what_they_were() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn nothing_stays_of_a_thousand_worlds() {
-    nothing_stays(500);
+fn nothing_stays_of_thousands_of_worlds() {
+    nothing_stays(2000);
 }
