@@ -262,6 +262,7 @@ impl Core {
             return false;
         }
         self.writable = true;
+        debug_assert!(self.state.lends_what_it_has(), "memory of an operation that is over");
         for (peer, class, frame) in self.state.io.outbox.drain(..) {
             if let Some(pair) = self.links[peer].as_mut() {
                 let conn = pair.conn(class);
@@ -387,6 +388,10 @@ impl Core {
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
         self.disconnect_offenders();
+        // What they lent as they ended is where links find it.
+        if !self.state.ended.is_empty() {
+            self.flush();
+        }
         if !self.state.reports.is_empty() {
             self.note_links();
         }
@@ -486,4 +491,145 @@ fn token(peer: usize, class: Class) -> u64 {
 
 fn untoken(token: u64) -> (usize, Class) {
     ((token >> 1) as usize, if token & 1 == 0 { Class::Fast } else { Class::Bulk })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    use std::time::Duration;
+
+    use super::super::call::{CallDesc, Request, Work};
+    use super::super::channel::Channel;
+    use super::super::order::Priority;
+    use super::super::program::{Act, Program};
+    use super::super::tests::{CHANNEL, link};
+    use super::*;
+    use crate::buffer::parts::Parts;
+    use crate::element::{DType, ReduceOp};
+    use crate::error::Error;
+    use crate::link::frame::{EAGER, HEADER_BYTES, Payload};
+    use crate::path::{Algorithm, Collective, PlanCache};
+
+    /// Divides into blocks of equal size.
+    const COUNT: usize = 480;
+
+    /// Rank 0 of three, and of both others the far ends and this end of the fast connection.
+    fn core_of_three() -> (Core, Vec<([TcpStream; 2], TcpStream)>) {
+        let (mut peers, mut others) = (vec![PeerLink::Myself], Vec::new());
+        for _ in 0..2 {
+            let (peer, far) = link();
+            let PeerLink::Tcp { fast, .. } = &peer else { unreachable!() };
+            others.push((far, fast.try_clone().unwrap()));
+            peers.push(peer);
+        }
+        let (pool, poller) = (Pool::new(64 << 20, 16 << 20), Poller::new().unwrap());
+        let labels = vec![String::new(); 3];
+        let mut core = Core::new(0, peers, labels, pool, None, poller, Instant::now()).unwrap();
+        core.state.open(Channel::new(CHANNEL, "world".into(), (0..3).collect(), 0));
+        (core, others)
+    }
+
+    fn begin(core: &mut Core, program: &Arc<Program>) -> (Arc<Op>, u64) {
+        let desc = CallDesc {
+            operation: "all_reduce",
+            dtype: DType::F32,
+            count: COUNT,
+            op: Some(ReduceOp::Sum),
+            root: None,
+            tag: None,
+            algorithm: "",
+            fingerprint: 0,
+        };
+        let mut request = Request {
+            channel: 0,
+            seq: 0,
+            desc,
+            digest: desc.digest(),
+            work: Work::Collective(program.clone()),
+            parts: Parts::from_vec(vec![1f32; COUNT]),
+            deadline: Duration::from_secs(60),
+            priority: Priority::Normal,
+        };
+        let op = Arc::new(Op::default());
+        core.state.start(op.clone(), &mut request);
+        (op, request.digest)
+    }
+
+    fn lent(core: &Core) -> usize {
+        core.state
+            .io
+            .outbox
+            .iter()
+            .filter(|(.., frame)| matches!(frame.payload, Payload::Lent { .. }))
+            .count()
+    }
+
+    /// The payload of every frame that comes until one of this kind does.
+    fn read_until(far: &mut TcpStream, kind: Kind) -> Vec<Vec<u8>> {
+        let mut payloads = Vec::new();
+        loop {
+            let mut bytes = [0; HEADER_BYTES];
+            far.read_exact(&mut bytes).unwrap();
+            let header = Header::decode(&bytes).unwrap();
+            let mut payload = vec![0; header.length as usize];
+            far.read_exact(&mut payload).unwrap();
+            if header.kind == kind {
+                return payloads;
+            }
+            payloads.push(payload);
+        }
+    }
+
+    /// A peer goes after its last data has come and before this rank writes to it, in one turn: its data lets a step move
+    /// that lends to another rank, and the operation ends.
+    #[test]
+    fn memory_that_an_operation_lent_as_it_ended_is_not_sent_later() {
+        let plan = PlanCache::new().get(Algorithm::Ring, Collective::AllReduce, 3).unwrap();
+        let program = Arc::new(Program::new(plan, 0));
+        let first = *program.inputs.iter().min_by_key(|input| input.message).unwrap();
+        let next = program.steps.iter().find_map(|step| match step.act {
+            Act::Send { to, .. } => Some(to),
+            _ => None,
+        });
+        let (from, next) = (first.from, next.unwrap());
+        assert_ne!(from, next, "a ring");
+        let (mut core, mut others) = core_of_three();
+        let (op, digest) = begin(&mut core, &program);
+        core.turn(true);
+        // Its last data, and then it can't be written to.
+        let (far, near) = &mut others[from - 1];
+        let mut header = Header::new(Kind::Data, CHANNEL, 0);
+        (header.item, header.digest, header.flags) = (first.message.into(), digest, EAGER);
+        let payload: Vec<u8> = std::iter::repeat_n(2f32.to_le_bytes(), COUNT / 3).flatten().collect();
+        header.length = payload.len() as u32;
+        let frame = [&header.encode(), &payload[..]].concat();
+        far[0].write_all(&frame).unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        while !matches!(near.peek(&mut vec![0; 2 * frame.len()]), Ok(bytes) if bytes == frame.len()) {
+            std::thread::yield_now();
+        }
+        core.state.io.control(from, Outgoing::control(Header::new(Kind::Consumed, 0, 0)));
+        // What a turn does after it has read.
+        core.flush();
+        core.write();
+        assert!(matches!(core.state.peers[from].standing, Standing::Lost(_)));
+        assert!(lent(&core) > 0, "a step has moved");
+        core.settle();
+        assert_eq!(lent(&core), 0);
+        let (of, outcome) = core.failed.pop().unwrap();
+        assert!(
+            Arc::ptr_eq(&of, &op) && matches!(outcome.result, Err(Error::PeerLost { .. })),
+            "{outcome:?}"
+        );
+        // The owner has it back, and writes to it.
+        let mut memory: Vec<f32> = outcome.parts.unwrap().into_vec();
+        memory.fill(9.0);
+        core.turn(false);
+        assert_eq!(core.state.io.queued_bytes(), 0);
+        for payload in read_until(&mut others[next - 1].0[0], Kind::Abort) {
+            assert!(payload.chunks(4).all(|value| value != 9f32.to_le_bytes()), "another's memory was sent");
+        }
+        drop(memory);
+    }
 }

@@ -23,6 +23,7 @@ use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
+use crate::link::frame::Payload;
 use crate::link::memory::Lease;
 
 /// An operation that waits this long tells the others where it is.
@@ -245,6 +246,16 @@ impl State {
     pub(super) fn look_up(&self, key: RunKey) -> Option<&Flight> {
         let slot = self.flights.get(key.index as usize)?;
         slot.flight.as_ref().filter(|_| slot.generation == key.generation)
+    }
+
+    /// Whether all that is lent, and waits to leave, is of operations that have their memory still.
+    pub(super) fn lends_what_it_has(&self) -> bool {
+        self.io.outbox.iter().all(|(.., frame)| match frame.payload {
+            Payload::Lent { run, raw, .. } if raw.len() > 0 => {
+                self.look_up(run).is_some() || self.ended.iter().any(|ended| ended.key == run)
+            }
+            _ => true,
+        })
     }
 
     pub(crate) fn flights(&self) -> impl Iterator<Item = &Flight> {
