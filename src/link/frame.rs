@@ -254,20 +254,22 @@ impl Outgoing {
     }
 }
 
-/// The operation is over: its frames do not leave. The first, if it has `begun` to, is finished from a copy. Returns the
-/// lent bytes that will not leave.
+/// The operation is over: its frames do not leave. The first, if it has `begun` to, is finished from a copy, and so are those
+/// that the receiver counts, as messages or against its budget: it may keep them for later. Returns the lent bytes that
+/// will not leave.
 pub(crate) fn take_back(outgoing: &mut VecDeque<Outgoing>, run: RunKey, mut begun: bool) -> usize {
     let mut gone = 0;
     outgoing.retain_mut(|frame| {
         let begun = std::mem::take(&mut begun);
         match frame.payload {
             Payload::Lent { raw, run: of, .. } if of == run => {
-                if begun {
+                let leaves = begun || frame.header.flags & EAGER != 0;
+                if leaves {
                     frame.payload = Payload::Owned(raw.to_vec());
                 } else {
                     gone += raw.len();
                 }
-                begun
+                leaves
             }
             _ => true,
         }

@@ -5,9 +5,11 @@
 //! - `lent`: memory of a caller who waits, with a reader in it
 //! - `meet`: ranks of one process that call at about the same time, or not
 //! - `elements`: a link that stops in the middle of one
+//! - `ended`: what is left of operations that have ended
 
 mod counters;
 mod elements;
+mod ended;
 mod lent;
 mod lies;
 mod meet;
