@@ -397,9 +397,9 @@ impl Core {
         }
         for ended in self.state.ended.drain(..) {
             for (peer, pair) in self.links.iter_mut().enumerate() {
-                let Some(pair) = pair else { continue };
+                let (Some(pair), Some(key)) = (pair, ended.key) else { continue };
                 for class in [Class::Fast, Class::Bulk] {
-                    let dropped = pair.conn(class).forget(ended.key);
+                    let dropped = pair.conn(class).forget(key);
                     self.state.io.unqueue(peer, class, dropped);
                 }
             }

@@ -9,7 +9,6 @@ use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
 use crate::buffer::parts::Parts;
 use crate::error::Error;
-use crate::link::RunKey;
 use crate::rank::Seq;
 
 impl State {
@@ -59,8 +58,7 @@ impl State {
                 result: Err(error),
                 parts: Some(std::mem::replace(&mut request.parts, Parts::NONE)),
             };
-            let key = RunKey::default();
-            self.ended.push(Ended { op, key, outcome, blocks: Vec::new(), windows: None });
+            self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
             return;
         }
         self.launch(op, request, calls);

@@ -9,7 +9,6 @@ use super::channel::Channel;
 use super::peer::Standing;
 use super::state::{Ended, State};
 use crate::error::Error;
-use crate::link::RunKey;
 use crate::rank::Seq;
 
 /// What the others are told.
@@ -34,8 +33,7 @@ impl State {
             let (operation, seq) = (request.desc.operation.into(), Seq(request.seq));
             let error = Error::Cancelled { operation, seq, communicator: name.clone() };
             let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
-            let key = RunKey::default();
-            self.ended.push(Ended { op, key, outcome, blocks: Vec::new(), windows: None });
+            self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
         }
         for key in self.keys_on(index) {
             let Some(flight) = self.flight(key) else { continue };

@@ -100,7 +100,8 @@ pub(crate) enum Flight {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub op: Arc<Op>,
-    pub key: RunKey,
+    /// If it had begun.
+    pub key: Option<RunKey>,
     pub outcome: Outcome,
     /// Staging memory that links may still know.
     pub blocks: Vec<Block>,
@@ -252,7 +253,7 @@ impl State {
     pub(super) fn lends_what_it_has(&self) -> bool {
         self.io.outbox.iter().all(|(.., frame)| match frame.payload {
             Payload::Lent { run, raw, .. } if raw.len() > 0 => {
-                self.look_up(run).is_some() || self.ended.iter().any(|ended| ended.key == run)
+                self.look_up(run).is_some() || self.ended.iter().any(|ended| ended.key == Some(run))
             }
             _ => true,
         })
@@ -559,7 +560,7 @@ impl State {
         self.live -= 1;
         let outcome = Outcome { result, parts };
         if forget {
-            self.ended.push(Ended { op, key, outcome, blocks, windows });
+            self.ended.push(Ended { op, key: Some(key), outcome, blocks, windows });
         } else {
             self.done(op, outcome);
         }

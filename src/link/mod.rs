@@ -27,7 +27,7 @@ pub(crate) enum Class {
 }
 
 /// Identifies an operation in flight towards links: what to forget when it ends early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunKey {
     pub index: u32,
     pub generation: u32,

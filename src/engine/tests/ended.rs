@@ -1,5 +1,6 @@
 //! What an operation that has ended leaves behind on its links.
 
+use super::lies::large;
 use super::*;
 
 /// Connections that take in little.
@@ -10,6 +11,62 @@ fn narrow() -> Scene {
         socket2::SockRef::from(&conns[0]).set_recv_buffer_size(1 << 16).unwrap();
     }
     Scene::with(0, vec![PeerLink::Myself, peer], conns)
+}
+
+/// A call that is known to be wrong.
+fn refused(scene: &mut Scene) -> Error {
+    let desc = CallDesc {
+        operation: "all_gather",
+        dtype: DType::F32,
+        count: 3,
+        op: None,
+        root: None,
+        tag: None,
+        algorithm: "",
+        fingerprint: 0,
+    };
+    let problem = Error::InvalidArgument { operation: desc.operation.into(), problem: "on purpose".into() };
+    let op = flying(scene.engine.submit(Request {
+        channel: scene.channel,
+        seq: scene.next,
+        desc,
+        digest: desc.digest(),
+        work: Work::Refuse(Box::new(problem)),
+        parts: Parts::NONE,
+        deadline: scene.deadline,
+        priority: Priority::Normal,
+    }));
+    scene.next += 1;
+    scene.engine.block_on(&op);
+    op.take_outcome().unwrap().result.unwrap_err()
+}
+
+fn received(scene: &Scene, class: Class) -> u64 {
+    scene.engine.shared.with_core(|core| {
+        let pair = core.links[1].as_ref().unwrap();
+        let conn = if class == Class::Fast { &pair.fast } else { &pair.bulk };
+        conn.traffic().received_bytes
+    })
+}
+
+/// A call that fails before it begins has no memory that links could know, and what links know is another one's.
+#[test]
+fn a_refused_call_disturbs_no_other() {
+    watched("refused", || {
+        let mut scene = Scene::new();
+        scene.set_deadline(Duration::from_secs(20));
+        // The first ever.
+        let begun = scene.begin(Call::Place(PAYLOAD_MAX / 4));
+        let frame = scene.liar.frame(Class::Bulk, begun.data(false, 0), &large());
+        scene.liar.raw(Class::Bulk, &frame[..1000]);
+        while received(&scene, Class::Bulk) < 1000 {
+            scene.engine.shared.drive();
+        }
+        let error = refused(&mut scene);
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        scene.liar.raw(Class::Bulk, &frame[1000..]);
+        scene.end(&begun).unwrap();
+    });
 }
 
 /// The receiver counts messages, and each has taken of its budget: what was on its way goes there, given up or not, and the
