@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, connect, run};
-use hcomm::{Error, Rank, ReduceOp};
+use common::{GENEROUS, LINKS, Link, connect, run};
+use hcomm::path::Algorithm;
+use hcomm::{Communicator, Error, Operation, Rank, ReduceOp};
 
 /// More than goes along with a header: it is offered, and moves once it is accepted.
 const LARGE: usize = 200_000;
@@ -30,7 +32,7 @@ fn what_nobody_receives_or_sends_holds_no_close_up() {
 #[test]
 fn a_close_has_its_limit_while_it_waits_for_what_was_called_before() {
     for link in LINKS {
-        let step = std::sync::Arc::new(std::sync::Barrier::new(2));
+        let step = Arc::new(Barrier::new(2));
         run(connect(link, 2), move |mut comm| {
             comm.set_deadline(GENEROUS * 2);
             if comm.rank() == Rank(0) {
@@ -54,6 +56,85 @@ fn a_close_has_its_limit_while_it_waits_for_what_was_called_before() {
                 step.wait();
             }
         });
+    }
+}
+
+/// Algorithms in which most ranks depend on another one only through others, and the one that is chosen.
+const ALGORITHMS: [Option<Algorithm>; 4] =
+    [Some(Algorithm::Ring), Some(Algorithm::HalvingDoubling), Some(Algorithm::RecursiveDoubling), None];
+
+fn sum(comm: &mut Communicator, algorithm: Option<Algorithm>, count: usize) -> Operation<Vec<f32>> {
+    match algorithm {
+        Some(algorithm) => comm.using(algorithm).all_reduce(vec![1.0; count], ReduceOp::Sum),
+        None => comm.all_reduce(vec![1.0; count], ReduceOp::Sum),
+    }
+}
+
+/// All others have called, or call later; and keep their communicators.
+fn leave_without_calling(
+    link: Link,
+    n: usize,
+    algorithms: &'static [Option<Algorithm>],
+    counts: &'static [usize],
+) {
+    let (begun, left) = (Arc::new(Barrier::new(n)), Arc::new(Barrier::new(n)));
+    run(connect(link, n), move |mut comm| {
+        for algorithm in algorithms {
+            for count in counts {
+                for leaver in [0, 1, n - 1].map(|rank| Rank(rank as u32)) {
+                    let context = format!("{link:?} {n} {algorithm:?} {count}: {}", comm.rank());
+                    let mut copy = comm.dup().wait().unwrap();
+                    let late = (leaver.index() + 2) % n;
+                    if comm.rank() == leaver {
+                        begun.wait();
+                        drop(copy);
+                        left.wait();
+                        continue;
+                    }
+                    let pending = (comm.rank().index() != late).then(|| sum(&mut copy, *algorithm, *count));
+                    begun.wait();
+                    let pending = pending.unwrap_or_else(|| sum(&mut copy, *algorithm, *count));
+                    let error = pending.wait().unwrap_err().error;
+                    let is_it = matches!(&error, Error::Left { rank, .. } if *rank == leaver);
+                    assert!(is_it, "{context}: not rank {leaver}: {error}");
+                    left.wait();
+                    // The same goes for the next call.
+                    let error = copy.barrier().wait().unwrap_err().error;
+                    assert!(matches!(error, Error::Left { .. }), "{context}: {error}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_without_calling_is_named_to_all() {
+    for link in LINKS {
+        for n in [3, 4, 5, 8] {
+            leave_without_calling(link, n, &ALGORITHMS, &[10, 40_000]);
+        }
+        leave_without_calling(link, 9, &[None], &[10, 40_000]);
+    }
+}
+
+/// One that is awaited goes on, and so does one whose message is on its way.
+#[test]
+fn a_receive_outlives_its_communicator() {
+    for link in LINKS {
+        for count in [10, LARGE] {
+            let step = Arc::new(Barrier::new(2));
+            run(connect(link, 2), move |comm| {
+                if comm.rank() == Rank(0) {
+                    let awaited = comm.recv(Rank(1), 1, vec![0u32; count]);
+                    drop(comm);
+                    step.wait();
+                    assert_eq!(awaited.wait().unwrap(), vec![7; count]);
+                } else {
+                    step.wait();
+                    comm.send(Rank(0), 1, vec![7u32; count]).wait().unwrap();
+                }
+            });
+        }
     }
 }
 
@@ -99,6 +180,40 @@ mod simulated {
             }
         });
         assert_eq!(results.into_iter().flatten().count(), if is_killed { 0 } else { n });
+    }
+
+    /// Each calls when it likes, one of them not at all.
+    fn leave_at_some_time(seed: u64) {
+        let mut random = Random(seed);
+        let n = [3, 4, 5, 8, 9][seed as usize % 5];
+        let algorithm = random.one_of(&ALGORITHMS);
+        let (count, leaver) = (random.one_of(&[10, 30_000]), random.below(n));
+        let world = World::new(n).seed(seed).delay(Duration::from_millis(1)..Duration::from_millis(20));
+        let results = world.run(|mut comm, _| async move {
+            let me = comm.rank();
+            tokio::time::sleep(Random(seed << 8 | u64::from(me.0)).millis(40)).await;
+            if me.index() == leaver {
+                return None;
+            }
+            let began = tokio::time::Instant::now();
+            let error = sum(&mut comm, algorithm, count).await.unwrap_err().error;
+            let waited = began.elapsed();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            Some((error, waited))
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            let result = result.unwrap();
+            assert_eq!(result.is_none(), rank == leaver);
+            let Some((error, waited)) = result else { continue };
+            let context = format!("seed {seed}: {n} {algorithm:?} {count}: {rank}");
+            let is_it = matches!(&error, Error::Left { rank, .. } if rank.index() == leaver);
+            assert!(is_it && waited < Duration::from_secs(1), "{context}: {error} after {waited:?}");
+        }
+    }
+
+    #[test]
+    fn all_are_told_at_once_who_has_left_without_calling() {
+        (0..40).for_each(leave_at_some_time);
     }
 
     #[test]

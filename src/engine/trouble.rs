@@ -503,6 +503,10 @@ impl State {
             return;
         }
         let error = late.unwrap_or_else(|| self.has_left(index, rank, desc.operation, seq));
+        if collective {
+            // Others may wait for that rank only through this one.
+            self.publish_failure(index, seq, &error);
+        }
         self.finish(key, Err(error));
     }
 
