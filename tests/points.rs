@@ -5,9 +5,9 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, Random, WATCHDOG, assert_usable, class, connect, world};
+use common::{GENEROUS, LINKS, Random, WATCHDOG, assert_usable, class, connect, world};
 use futures_util::future::join_all;
-use hcomm::{Buffer, Communicator, Error, Rank};
+use hcomm::{Buffer, Communicator, Error, Operation, Rank};
 
 fn current_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -212,6 +212,117 @@ fn a_message_that_does_not_fit_is_an_error_on_both_sides_and_only_there() {
                 }
                 assert_usable(&mut comm);
             });
+        }
+    }
+}
+
+/// Its receive, posted before or after that, ends at once; a message before or after it is as good as ever.
+#[test]
+fn a_message_that_its_sender_gave_up_is_none() {
+    const COUNT: usize = 1 << 20;
+    for link in LINKS {
+        for posted_first in [true, false] {
+            let step = Arc::new(Barrier::new(2));
+            world(link, 2, move |mut comm| {
+                comm.set_deadline(GENEROUS);
+                let other = Rank(1 - comm.rank().0);
+                let offered = |tag| {
+                    if comm.rank() == Rank(0) {
+                        comm.send(other, tag, vec![0u8]).wait().unwrap();
+                    } else {
+                        comm.recv(other, tag, vec![0u8]).wait().unwrap();
+                    }
+                };
+                if comm.rank() == Rank(0) {
+                    let before = comm.send(other, 7, vec![1u8; COUNT]);
+                    let given_up = comm.send(other, 7, vec![2u8; COUNT]);
+                    let after = comm.send(other, 7, vec![3u8; COUNT]);
+                    offered(8);
+                    given_up.cancel();
+                    match given_up.wait() {
+                        // It was taken before that.
+                        Ok(_) => assert!(posted_first),
+                        Err(error) => assert_eq!(class(&error.error), "cancelled", "{link:?}: {error}"),
+                    }
+                    step.wait();
+                    before.wait().unwrap();
+                    after.wait().unwrap();
+                } else {
+                    offered(8);
+                    if !posted_first {
+                        step.wait();
+                    }
+                    let before = comm.recv(other, 7, vec![0u8; COUNT]);
+                    let given_up = comm.recv(other, 7, vec![0u8; COUNT]);
+                    if posted_first {
+                        step.wait();
+                    }
+                    let after = comm.recv(other, 7, vec![0u8; COUNT]);
+                    assert_eq!(before.wait().unwrap()[COUNT - 1], 1);
+                    match given_up.wait() {
+                        // It was here before that.
+                        Ok(got) => assert!(posted_first && got == [2u8; COUNT]),
+                        Err(error) => {
+                            let error = error.error;
+                            assert!(matches!(error, Error::Aborted { by: Rank(0), .. }), "{link:?}: {error}");
+                            assert!(error.to_string().contains("given it up"), "{error}");
+                        }
+                    }
+                    assert_eq!(after.wait().unwrap()[COUNT - 1], 3);
+                }
+                assert_usable(&mut comm);
+            });
+        }
+    }
+}
+
+/// Either side gives a message up while it moves: the other one is told, or has what it wants; nobody waits for his
+/// deadline.
+#[test]
+fn a_message_that_is_given_up_half_way_ends_on_both_sides() {
+    const COUNT: usize = 16 << 20;
+    for link in LINKS {
+        for by_sender in [true, false] {
+            let step = Arc::new(Barrier::new(2));
+            let told = world(link, 2, move |mut comm| {
+                let sends = comm.rank() == Rank(0);
+                let other = Rank(1 - comm.rank().0);
+                let mut aborted = 0;
+                for round in 0..6 {
+                    comm.set_deadline(GENEROUS);
+                    let moving = if sends {
+                        let sent = comm.send(other, round, vec![1u8; COUNT]);
+                        comm.send(other, 100, vec![0u8]).wait().unwrap();
+                        sent
+                    } else {
+                        // Its message is here.
+                        comm.recv(other, 100, vec![0u8]).wait().unwrap();
+                        comm.recv(other, round, vec![0u8; COUNT])
+                    };
+                    if sends == by_sender {
+                        moving.cancel();
+                    }
+                    let context = format!("{link:?}: {by_sender} {round}: sends {sends}");
+                    let ended = moving.wait();
+                    // A message that was not here yet is for the next.
+                    let next = (!sends && ended.is_err()).then(|| comm.recv(other, round, vec![0u8; COUNT]));
+                    match ended {
+                        Ok(got) => assert!(got == [1u8; COUNT], "{context}"),
+                        Err(error) if sends == by_sender => {
+                            assert_eq!(class(&error.error), "cancelled", "{context}: {error}");
+                        }
+                        Err(error) => {
+                            aborted += 1;
+                            assert_eq!(class(&error.error), "aborted", "{context}: {error}");
+                        }
+                    }
+                    step.wait();
+                    next.inspect(Operation::cancel);
+                    assert_usable(&mut comm);
+                }
+                aborted
+            });
+            assert!(told.iter().sum::<u32>() > 0, "{link:?} {by_sender}: never half way");
         }
     }
 }

@@ -412,7 +412,7 @@ enum Fate {
 impl Fate {
     fn draw(random: &mut Random, call: &Call) -> Fate {
         match (random.below(8), call.what) {
-            // A message that is given up by one side leaves the other waiting.
+            // A message that one side gives up before the other has called leaves that waiting.
             (0, What::AllReduce(_) | What::Broadcast(_) | What::AllGather | What::ReduceScatter(_)) => {
                 Fate::Cancel(random.millis(20))
             }

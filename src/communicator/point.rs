@@ -21,7 +21,8 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::Deadline`], [`Error::PeerLost`], [`Error::Left`]; [`Error::Aborted`] if the receiver expects another type or
-    /// count, for more than 64 KiB: a smaller message has left by then, and only the receiver learns of it;
+    /// count, or gives up the receive that was for it, for more than 64 KiB: a smaller message has left by then, and only the
+    /// receiver learns of it;
     /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
     ///
     /// # Cancel safety
@@ -37,8 +38,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Deadline`]; [`Error::PeerLost`]
-    /// or [`Error::Left`] once all that the sender had sent before is received.
+    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Aborted`] if its sender gave it up;
+    /// [`Error::Deadline`]; [`Error::PeerLost`] or [`Error::Left`] once all that the sender had sent before is received.
     ///
     /// # Cancel safety
     ///

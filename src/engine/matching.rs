@@ -8,6 +8,7 @@ use super::head::Head;
 use super::io::Via;
 use super::point::{Point, Side};
 use super::state::{Flight, State};
+use super::trouble::Cause;
 use crate::buffer::parts::Parts;
 use crate::link::RunKey;
 use crate::link::memory::Lease;
@@ -47,6 +48,8 @@ pub(crate) enum Content {
     Leased(Arc<Lease>),
     /// From this very rank.
     Local(RunKey),
+    /// Was in this process, and is not to be had any more.
+    GivenUp(Cause),
 }
 
 /// Where an operation is known, so that it can be forgotten.
@@ -75,6 +78,14 @@ impl Matching {
     /// The message that was sent first of those without a receive.
     pub(crate) fn first_unexpected(&self) -> Option<&Unexpected> {
         self.unexpected.iter().min_by_key(|message| message.number)
+    }
+
+    /// The sender of a message in this process has given it up: whoever asks for it is told.
+    pub(crate) fn given_up(&mut self, number: u64, cause: Cause) {
+        let is_it = |of: &&mut Unexpected| of.number == number && matches!(of.content, Content::Leased(_));
+        if let Some(message) = self.unexpected.iter_mut().find(is_it) {
+            message.content = Content::GivenUp(cause);
+        }
     }
 
     /// Drops every trace of an operation that has ended.
@@ -160,6 +171,10 @@ impl<T> Tagged<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
     }
 
     /// Takes out what is at a place, if it is what is meant.
@@ -268,14 +283,18 @@ impl State {
             self.refuse_message(key, channel, from, &message);
             return;
         }
+        if let Content::GivenUp(cause) = &message.content {
+            self.finish_aborted(key, from, cause);
+            return;
+        }
         let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
         let number = message.number;
-        let offered = matches!(message.content, Content::Offered);
+        let moves = matches!(message.content, Content::Offered | Content::Leased(_));
         point.take_message(message, io);
         if point.is_polled() {
             self.polled.push(key);
         }
-        if offered && let Some(of) = self.channels[channel].as_mut() {
+        if moves && let Some(of) = self.channels[channel].as_mut() {
             of.matching[from].receives.insert(number, key);
             if let Some(Flight::Point(point)) = self.flight(key) {
                 point.known.number = Some(number);

@@ -174,7 +174,17 @@ impl Point {
             }
             Content::Offered => io.control(world, Outgoing::control(accept)),
             Content::Leased(of) => *lease = Some(of),
-            Content::Local(_) => {}
+            Content::Local(_) | Content::GivenUp(_) => {}
+        }
+    }
+
+    /// The number of the message, if the other side works on it; and whether this is its sender.
+    pub(crate) fn engaged(&self) -> Option<(u64, bool)> {
+        match &self.side {
+            Side::Send { number, accepted, lease, .. } => {
+                (*accepted || lease.is_some()).then_some((*number, true))
+            }
+            Side::Receive { matched, .. } => matched.map(|number| (number, false)),
         }
     }
 

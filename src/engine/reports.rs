@@ -162,6 +162,7 @@ impl State {
         if collective {
             self.publish_abort(index, seq, &Cause::Deadline(brief(&report)));
         }
+        self.give_up_message(key);
         self.finish(key, Err(Error::Deadline(report)));
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::channel::{Past, Tomb, Verdict};
+use super::io::Via;
 use super::matching::Unexpected;
 use super::peer::Standing;
 use super::state::{Flight, State};
@@ -170,13 +171,19 @@ impl State {
         let cause: Cause = decode(body)?;
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         if header.flags & POINT != 0 {
+            let world = channel.members[from] as usize;
             let matching = &mut channel.matching[from];
             if header.flags & TO_SENDER != 0 {
                 matching.offers.remove(&header.number);
             }
             let side = if header.flags & TO_SENDER != 0 { &matching.sends } else { &matching.receives };
-            if let Some(key) = side.get(&header.number).copied() {
-                self.finish_aborted(key, from, &cause);
+            match side.get(&header.number).copied() {
+                Some(key) => self.finish_aborted(key, from, &cause),
+                // Over byte links an offer that was given up is refused to whoever accepts it.
+                None if header.flags & TO_SENDER == 0 && self.io.via(world) == Via::Memory => {
+                    matching.given_up(header.number, cause);
+                }
+                None => {}
             }
             return Ok(());
         }
@@ -193,7 +200,7 @@ impl State {
         Ok(())
     }
 
-    fn finish_aborted(&mut self, key: RunKey, by: usize, cause: &Cause) {
+    pub(super) fn finish_aborted(&mut self, key: RunKey, by: usize, cause: &Cause) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
         let (operation, seq, index) = (head.desc.operation.to_string(), Seq(head.seq), head.channel);
@@ -222,6 +229,7 @@ impl State {
         if collective {
             self.publish_abort(index, seq, &Cause::Cancelled);
         }
+        self.give_up_message(key);
         let communicator = self.name(index);
         self.finish(key, Err(Error::Cancelled { operation, seq: Seq(seq), communicator }));
     }
@@ -267,20 +275,34 @@ impl State {
     }
 
     fn refuse_send(&mut self, index: usize, to: usize, number: u64, error: &Error) {
-        let Some(channel) = &self.channels[index] else { return };
-        let mut header = Header::new(Kind::Abort, channel.id, number);
-        header.flags = POINT | TO_SENDER;
-        let body = encode(&Cause::Failed(error.to_string()));
-        self.tell(index, to, Outgoing::with_body(header, body));
+        self.abort_message(index, to, number, POINT | TO_SENDER, error.to_string());
     }
 
     /// A receiver accepts a message that its sender has given up.
     pub(crate) fn refuse_accept(&mut self, index: usize, to: usize, number: u64) {
+        self.abort_message(index, to, number, POINT, "its sender has given it up".into());
+    }
+
+    /// A message is given up here. If its other side works on it, that waits for nothing from now on.
+    pub(super) fn give_up_message(&mut self, key: RunKey) {
+        let Some(Flight::Point(point)) = self.flight(key) else { return };
+        let (index, peer) = (point.head.channel, point.peer);
+        match point.engaged() {
+            Some((number, true)) => self.refuse_accept(index, peer, number),
+            Some((number, false)) => {
+                let cause = "its receiver has given it up".into();
+                self.abort_message(index, peer, number, POINT | TO_SENDER, cause);
+            }
+            None => {}
+        }
+    }
+
+    /// Tells the other side of a message that it is over.
+    fn abort_message(&mut self, index: usize, to: usize, number: u64, flags: u16, cause: String) {
         let Some(channel) = &self.channels[index] else { return };
         let mut header = Header::new(Kind::Abort, channel.id, number);
-        header.flags = POINT;
-        let cause = Cause::Failed("its sender had given it up".into());
-        self.tell(index, to, Outgoing::with_body(header, encode(&cause)));
+        header.flags = flags;
+        self.tell(index, to, Outgoing::with_body(header, encode(&Cause::Failed(cause))));
     }
 
     // --- ranks that are gone
@@ -369,7 +391,7 @@ impl State {
     /// The peer will send nothing more. With two connections, it says so on each.
     pub(crate) fn said_bye(&mut self, peer: usize) {
         self.peers[peer].byes += 1;
-        if self.peers[peer].byes >= 2 || self.io.via(peer) != super::io::Via::Stream {
+        if self.peers[peer].byes >= 2 || self.io.via(peer) != Via::Stream {
             self.left(peer);
         }
     }
@@ -442,8 +464,7 @@ impl State {
     ) -> Result<(), String> {
         let calls = if calls.is_empty() { Vec::new() } else { decode(calls)? };
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
-        let connections =
-            if self.io.via(channel.members[rank] as usize) == super::io::Via::Stream { 2 } else { 1 };
+        let connections = if self.io.via(channel.members[rank] as usize) == Via::Stream { 2 } else { 1 };
         if channel.closes[rank] == connections {
             return Err("has closed a communicator twice".into());
         }
