@@ -39,6 +39,8 @@ pub(crate) struct Core {
     writable: bool,
     /// Looks since anything moved on a bulk connection.
     quiet: u32,
+    /// The next look asks the poll set in any case.
+    asks: bool,
     /// The only peer that has connections.
     only: Option<usize>,
     /// This rank has said goodbye.
@@ -136,6 +138,7 @@ impl Core {
             #[cfg(feature = "testing")]
             fabric,
             quiet: 0,
+            asks: false,
             only,
             leaving: false,
             failed: Vec::new(),
@@ -171,7 +174,8 @@ impl Core {
     fn look(&mut self) {
         self.quiet = self.quiet.wrapping_add(1);
         let period = if self.state.exchanges_only() { SILENT } else { QUIET };
-        if self.quiet >= QUIET
+        if !std::mem::take(&mut self.asks)
+            && self.quiet >= QUIET
             && !self.quiet.is_multiple_of(period)
             && let Some(Some(pair)) = self.only.map(|peer| self.links[peer].as_mut())
         {
@@ -179,6 +183,11 @@ impl Core {
         } else {
             self.collect();
         }
+    }
+
+    /// The next look is at the poll set, whatever is quiet.
+    pub(crate) fn ask_poll_set(&mut self) {
+        self.asks = true;
     }
 
     /// One turn, with a `look` at what has come. Says whether anything moved.

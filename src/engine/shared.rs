@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     core: Turns<Core>,
     submissions: ArrayQueue<Arc<Op>>,
     cancelled: AtomicBool,
+    /// Somebody is about to sleep: the next turn asks the poll set, whatever is quiet.
+    pub(super) ask_poll_set: AtomicBool,
     /// The last hint that a turn has seen.
     pub(super) seen: AtomicUsize,
     /// The last turn could have gone on.
@@ -101,6 +103,7 @@ impl Engine {
             core: Turns::new(core),
             submissions: ArrayQueue::new(SUBMISSIONS),
             cancelled: AtomicBool::new(false),
+            ask_poll_set: AtomicBool::new(false),
             seen: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
             watch: Watch::default(),
@@ -315,6 +318,9 @@ impl Shared {
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.tick();
+            }
+            if self.ask_poll_set.load(Ordering::Relaxed) && self.ask_poll_set.swap(false, Ordering::AcqRel) {
+                core.ask_poll_set();
             }
             moved |= core.turn(true);
             ready = core.is_ready();

@@ -159,7 +159,13 @@ impl Shared {
     }
 
     fn lie_down(&self, op: &Arc<Op>) -> Sleep {
-        self.sleepers.lie_down(op, || self.await_call(), || self.drive(), || self.was_called())
+        self.sleepers.lie_down(op, || self.await_call(), || self.last_look(), || self.was_called())
+    }
+
+    /// The last turn before sleep, by whoever drives: it asks the poll set, which announces nothing twice.
+    fn last_look(&self) -> bool {
+        self.ask_poll_set.store(true, Ordering::Release);
+        self.drive()
     }
 
     /// Nobody drives from here on: peers of this process call when they publish something.

@@ -5,7 +5,7 @@
 //! - `lent`: memory of a caller who waits, with a reader in it
 //! - `meet`: ranks of one process that call at about the same time, or not
 //! - `elements`: a link that stops in the middle of one
-//! - `ended`: what is left of operations that have ended
+//! - `ended`: what is left of operations that have ended; `sleep`: what is seen before sleep
 
 mod counters;
 mod elements;
@@ -14,6 +14,7 @@ mod lent;
 mod lies;
 mod meet;
 mod payload;
+mod sleep;
 mod streams;
 mod talk;
 
