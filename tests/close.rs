@@ -117,6 +117,32 @@ fn a_rank_that_leaves_without_calling_is_named_to_all() {
     }
 }
 
+/// Nobody waits for a receive whose future is gone and for which nothing has come: it holds nobody up.
+#[test]
+fn a_detached_receive_without_a_message_keeps_no_communicator_open() {
+    for link in LINKS {
+        for receive_first in [true, false] {
+            run(connect(link, 3), move |mut comm| {
+                if comm.rank() == Rank(2) {
+                    let slept = comm.recv(Rank(0), 1, vec![0u8; 10]);
+                    let detached = comm.recv(Rank(1), 2, vec![0u8; LARGE]);
+                    if receive_first {
+                        drop((slept, detached));
+                        drop(comm);
+                    } else {
+                        drop(comm);
+                        std::thread::sleep(Duration::from_millis(5));
+                        drop((slept, detached));
+                    }
+                    return;
+                }
+                let error = comm.barrier().wait().unwrap_err().error;
+                assert!(matches!(error, Error::Left { rank: Rank(2), .. }), "{link:?}: {error}");
+            });
+        }
+    }
+}
+
 /// One that is awaited goes on, and so does one whose message is on its way.
 #[test]
 fn a_receive_outlives_its_communicator() {

@@ -70,8 +70,9 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
 /// Once a rank is lost it has failed, and its operations with it; [`state`](Self::state) says so, and
 /// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left, who may differ by the call in which it failed.
 ///
-/// Dropping a communicator closes it once its operations have ended; the others see that this rank has left. Where it is
-/// dropped because its thread panics, they are told of a lost rank ([`Error::PeerLost`]), and its operations end.
+/// Dropping a communicator closes it once its operations have ended, but for receives that nobody awaits and no message has
+/// come for; the others see that this rank has left. Where it is dropped because its thread panics, they are told of a lost
+/// rank ([`Error::PeerLost`]), and its operations end.
 pub struct Communicator {
     engine: Arc<Engine>,
     channel: usize,

@@ -44,7 +44,8 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// **Not cancel safe:** dropping the future, as `select!` and timers of a runtime do, detaches the operation, which takes
-    /// the next message with this tag all the same and throws it away. Keep the future and poll it again, or limit it by
+    /// the next message with this tag all the same and throws it away, unless the communicator is dropped before one comes.
+    /// Keep the future and poll it again, or limit it by
     /// [`Operation::timeout`]; or [`cancel`](Operation::cancel) it and await that.
     ///
     /// ```

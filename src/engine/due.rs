@@ -16,8 +16,9 @@ use super::shared::Engine;
 use super::state::{STALL, State};
 use crate::link::frame::{HELD, Header, Kind, Outgoing};
 
-/// How often deadlines that don't run are looked at, in case nobody saw that they do again.
-const SUSPENDED_LOOK: Duration = Duration::from_secs(1);
+/// How often what is due without an hour of its own is looked at: deadlines that don't run, in case nobody saw that they do
+/// again; and receives that may have been let go of.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Who holds the deadlines of a communicator.
 #[derive(Debug)]
@@ -85,8 +86,8 @@ impl State {
             let (index, deadline) = (head.channel, head.deadline_with_pauses());
             let (is_cancelled, remark) = (head.op.is_cancelled(), head.remark);
             let verdict = head.verdict_due();
-            let runs = self.suspended_since(index).is_none();
-            if is_cancelled {
+            let (runs, left_over) = (self.suspended_since(index).is_none(), self.is_left_over(key));
+            if is_cancelled || left_over && !self.is_awaited(key) {
                 self.cancel(key);
             } else if verdict.is_some_and(|at| now >= at) {
                 self.decide(key);
@@ -101,7 +102,7 @@ impl State {
                     }
                 }
                 let Some(flight) = self.flight(key) else { continue };
-                let deadline = if runs { deadline } else { now + SUSPENDED_LOOK };
+                let deadline = if runs && !left_over { deadline } else { now + LOOK };
                 let due = deadline.min(flight.head().remark).min(verdict.unwrap_or(deadline));
                 next = Some(next.map_or(due, |next| next.min(due)));
             }

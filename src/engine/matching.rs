@@ -251,6 +251,26 @@ impl State {
         }
     }
 
+    /// Whether this is a receive on a communicator that will not be used again, and no message has come for it. It ends once
+    /// nobody awaits it: others that wait for this rank to leave would wait for its deadline.
+    pub(super) fn is_left_over(&self, key: RunKey) -> bool {
+        let Some(Flight::Point(point)) = self.look_up(key) else { return false };
+        point.is_posted() && self.channels[point.head.channel].as_ref().is_some_and(|of| of.closing)
+    }
+
+    pub(super) fn is_awaited(&self, key: RunKey) -> bool {
+        self.look_up(key).is_some_and(|flight| flight.head().op.is_waited_for())
+    }
+
+    /// A communicator will not be used again: receives that nobody awaits, and no message has come for, end.
+    pub(super) fn end_left_over(&mut self, channel: usize) {
+        for key in self.keys_on(channel) {
+            if self.is_left_over(key) && !self.is_awaited(key) {
+                self.cancel(key);
+            }
+        }
+    }
+
     /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
     pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
         let Some(of) = self.channels[channel].as_mut() else { return };

@@ -193,6 +193,11 @@ impl Point {
         matches!(self.side, Side::Receive { matched: Some(_), .. })
     }
 
+    /// Whether this is a receive that no message has come for.
+    pub(crate) fn is_posted(&self) -> bool {
+        matches!(self.side, Side::Receive { matched: None, .. })
+    }
+
     /// This receive gets its bytes from a send of the same rank.
     pub(crate) fn take_local(&mut self, src: Raw) {
         self.raw().copy_from(src);

@@ -472,6 +472,7 @@ impl Shared {
         let mut core = self.core.wait();
         core.state.now = self.clock.now();
         self.begin_submitted(&mut core);
+        core.state.tick();
         core.turn(true);
         if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {
             core.say_bye();

@@ -414,6 +414,7 @@ impl State {
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.closing = true;
         self.wind_up_keys(index);
+        self.end_left_over(index);
         self.close_idle(index);
     }
 
