@@ -216,6 +216,27 @@ fn a_message_that_does_not_fit_is_an_error_on_both_sides_and_only_there() {
     }
 }
 
+/// Who has called need not come back to it.
+#[test]
+fn a_large_message_arrives_although_its_receiver_does_not_poll() {
+    const COUNT: usize = 16 << 20;
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(2));
+        world(link, 2, move |comm| {
+            if comm.rank() == Rank(0) {
+                step.wait();
+                comm.send(Rank(1), 1, vec![1u8; COUNT]).wait().unwrap();
+                step.wait();
+            } else {
+                let received = comm.recv(Rank(0), 1, vec![0u8; COUNT]);
+                step.wait();
+                step.wait();
+                assert!(received.wait().unwrap() == [1u8; COUNT]);
+            }
+        });
+    }
+}
+
 /// Its receive, posted before or after that, ends at once; a message before or after it is as good as ever.
 #[test]
 fn a_message_that_its_sender_gave_up_is_none() {

@@ -155,6 +155,7 @@ impl Point {
                 return false;
             }
             *arrived = end;
+            io.unfinished |= end < raw.len();
             io.publish(world);
         }
         matched.is_some() && *arrived == raw.len()

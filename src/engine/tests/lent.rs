@@ -4,7 +4,7 @@
 use super::super::*;
 use super::*;
 use crate::buffer::raw::Raw;
-use crate::link::memory::{Hub, Lease};
+use crate::link::memory::{Hub, Lease, Message};
 
 /// Calls that lend memory to the other rank.
 const CALLS: [Call; 3] = [Call::Reduce(300_000), Call::Send(300_000), Call::PointSend(300_000)];
@@ -87,4 +87,32 @@ fn memory_by_value_stays_with_its_reader() {
             lease.leave(slot, 4);
         });
     }
+}
+
+/// A message is taken in slices, so that others have their turn: the next one needs no call of its own.
+#[test]
+fn a_large_message_is_taken_whole_although_nobody_polls() {
+    const COUNT: usize = 4 << 20;
+    watched("a message that nobody polls", || {
+        let (mut scene, hub) = scene();
+        let begun = scene.begin(Call::Receive(COUNT));
+        // Whoever fails leaves a reader in it.
+        let memory = vec![2f32; COUNT].leak();
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory);
+        let raw = Raw::new(bytes.as_mut_ptr(), bytes.len());
+        let mut lease = Lease::new();
+        lease.reset(begun.digest, std::iter::once(raw));
+        lease.lend(0, raw.len());
+        let lease = Arc::new(lease);
+        let header = scene.liar.message(Kind::Offer, &begun);
+        let message = Message { from: 1, header, payload: Vec::new(), lease: Some(lease.clone()) };
+        hub.send(0, message).unwrap();
+        hub.notify(0);
+        let begun_at = std::time::Instant::now();
+        while !begun.op.is_done() {
+            assert!(begun_at.elapsed() < Duration::from_secs(30), "taken: {:?} bytes", lease.taken(0));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(scene.end(&begun).unwrap() == memory);
+    });
 }
