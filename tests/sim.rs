@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hcomm::path::Algorithm;
 use hcomm::testing::{Net, World};
-use hcomm::{Communicator, Error, Rank, ReduceOp, State};
+use hcomm::{Communicator, Error, Rank, ReduceOp, State, blocking};
 use program::{Call, InFlight, Random, What, blamed, call, calls, world};
 
 const SIZES: [usize; 4] = [3, 4, 5, 8];
@@ -26,6 +26,37 @@ fn schedules(seeds: Range<u64>, schedule: impl Fn(u64)) {
         None => number(&asked)..number(&asked) + 1,
     };
     seeds.for_each(schedule);
+}
+
+// --- what holds in a world
+
+/// Each of these would stop the world. It panics before anything is lent, so that the test fails, and alone.
+#[test]
+fn a_rank_that_waits_blocked_panics() {
+    type Blocks = fn(&mut Communicator);
+    let ways: [(&str, Blocks); 12] = [
+        ("wait", |comm| drop(comm.all_reduce(vec![1u8], ReduceOp::Sum).wait())),
+        ("split's wait", |comm| drop(comm.split(None, 0).wait())),
+        ("rebuild's wait", |comm| drop(comm.rebuild().wait())),
+        ("barrier", |comm| drop(blocking::barrier(comm))),
+        ("all_reduce", |comm| drop(blocking::all_reduce(comm, &mut [1u8; 2], ReduceOp::Sum))),
+        ("broadcast", |comm| drop(blocking::broadcast(comm, &mut [1u8; 2], 0))),
+        ("all_gather", |comm| drop(blocking::all_gather(comm, &mut [1u8; 2]))),
+        ("reduce_scatter", |comm| drop(blocking::reduce_scatter(comm, &mut [1u8; 2], ReduceOp::Sum))),
+        ("send", |comm| drop(blocking::send(comm, 0, 1, &[1u8; 2]))),
+        ("recv", |comm| drop(blocking::recv(comm, 0, 1, &mut [1u8; 2]))),
+        ("split", |comm| drop(blocking::split(comm, None, 0))),
+        ("dup", |comm| drop(blocking::dup(comm))),
+    ];
+    for (name, way) in ways {
+        for n in [1, 2] {
+            let world = World::new(n).seed(77);
+            let ran = || world.run(|mut comm, _| async move { way(&mut comm) });
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ran)).expect_err(name);
+            let said = panicked.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(said.contains("must await its operations") && said.contains("77"), "{name}: {said}");
+        }
+    }
 }
 
 // --- faults of the network only

@@ -7,6 +7,13 @@
 //! way, say of a waker that it calls for another task, ends the process. No runtime is needed; do not call these on a
 //! thread that a runtime needs.
 //!
+//! **After an error the contents of a slice are undefined,** unlike those of a `&mut [T]` that is awaited: the operation has
+//! worked on the slice itself.
+//!
+//! # Panics
+//!
+//! In a simulated world (feature `testing`), which stands still while a rank waits like this: before anything is called.
+//!
 //! ```
 //! use hcomm::{Communicator, ReduceOp, blocking};
 //!
@@ -19,6 +26,8 @@
 //! }).collect();
 //! assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 3.0));
 //! ```
+
+use std::ops::Deref;
 
 use super::{Communicator, Operation};
 use crate::buffer::lend::Blocked;
@@ -36,12 +45,15 @@ impl Drop for NoUnwinding {
 }
 
 /// Begins an operation on a slice, and waits for it.
-fn lent<'a, T: Element>(
+fn lent<'a, T: Element, C: Deref<Target = Communicator>>(
+    communicator: C,
     buffer: &'a mut [T],
-    begin: impl FnOnce(Blocked<'a, T>) -> Operation<Blocked<'a, T>>,
+    begin: impl FnOnce(C, Blocked<'a, T>) -> Operation<Blocked<'a, T>>,
 ) -> Result<(), Error> {
+    // Nothing is lent yet: this may unwind.
+    communicator.engine.allow_blocking();
     let guard = NoUnwinding;
-    let result = begin(Blocked(buffer)).wait();
+    let result = begin(communicator, Blocked(buffer)).wait();
     std::mem::forget(guard);
     Ok(result?)
 }
@@ -52,6 +64,7 @@ fn lent<'a, T: Element>(
 ///
 /// As the operation of the same name.
 pub fn barrier(communicator: &mut Communicator) -> Result<(), Error> {
+    communicator.engine.allow_blocking();
     communicator.barrier().wait()?;
     Ok(())
 }
@@ -66,7 +79,7 @@ pub fn all_reduce<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    lent(buffer, |buffer| communicator.all_reduce(buffer, op))
+    lent(communicator, buffer, |communicator, buffer| communicator.all_reduce(buffer, op))
 }
 
 /// See [`Communicator::broadcast`].
@@ -79,7 +92,7 @@ pub fn broadcast<T: Element>(
     buffer: &mut [T],
     root: impl Into<Rank>,
 ) -> Result<(), Error> {
-    lent(buffer, |buffer| communicator.broadcast(buffer, root))
+    lent(communicator, buffer, |communicator, buffer| communicator.broadcast(buffer, root))
 }
 
 /// See [`Communicator::all_gather`].
@@ -88,7 +101,7 @@ pub fn broadcast<T: Element>(
 ///
 /// As the operation of the same name.
 pub fn all_gather<T: Element>(communicator: &mut Communicator, buffer: &mut [T]) -> Result<(), Error> {
-    lent(buffer, |buffer| communicator.all_gather(buffer))
+    lent(communicator, buffer, |communicator, buffer| communicator.all_gather(buffer))
 }
 
 /// See [`Communicator::reduce_scatter`].
@@ -101,7 +114,7 @@ pub fn reduce_scatter<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    lent(buffer, |buffer| communicator.reduce_scatter(buffer, op))
+    lent(communicator, buffer, |communicator, buffer| communicator.reduce_scatter(buffer, op))
 }
 
 /// See [`Communicator::send`].
@@ -115,6 +128,7 @@ pub fn send<T: Element>(
     tag: impl Into<Tag>,
     buffer: &[T],
 ) -> Result<(), Error> {
+    communicator.engine.allow_blocking();
     Ok(communicator.send(to, tag, buffer).wait()?)
 }
 
@@ -129,7 +143,7 @@ pub fn recv<T: Element>(
     tag: impl Into<Tag>,
     buffer: &mut [T],
 ) -> Result<(), Error> {
-    lent(buffer, |buffer| communicator.recv(from, tag, buffer))
+    lent(communicator, buffer, |communicator, buffer| communicator.recv(from, tag, buffer))
 }
 
 /// See [`Communicator::split`].
@@ -175,9 +189,9 @@ mod tests {
     #[test]
     fn child() {
         if std::env::var_os(CHILD).is_some() {
-            let mut memory = [0u8; 8];
+            let (mut comm, mut memory) = (Communicator::local(1).remove(0), [0u8; 8]);
             let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let _ = lent(&mut memory, |_| panic!("on purpose"));
+                let _ = lent(&mut comm, &mut memory, |_, _| panic!("on purpose"));
             }));
             drop(unwound);
         }

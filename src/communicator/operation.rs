@@ -28,6 +28,9 @@ use crate::error::OpError;
 /// Dropping this *detaches*: the operation goes on to its end and no peer is harmed. The buffer is freed then; a
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
 ///
+/// So a timer of the runtime, as `tokio::time::timeout`, gives nothing up: it drops the future, and buffer and report with it,
+/// while the operation goes on. [`timeout`](Self::timeout) is the limit that all ranks learn of, and gives the buffer back.
+///
 /// # Panics
 ///
 /// If it is polled again after it has ended, as other futures do.
@@ -79,7 +82,12 @@ impl<B: Lend> Operation<B> {
     /// # Errors
     ///
     /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// In a simulated world (feature `testing`), which stands still while a rank waits like this.
     pub fn wait(mut self) -> Result<B::Returned, OpError<B::Returned>> {
+        self.engine.allow_blocking();
         if let Some(op) = self.op() {
             self.engine.block_on(op);
         }

@@ -182,6 +182,11 @@ impl Engine {
         self.shared.poll(op, wait, cx)
     }
 
+    /// Panics where a thread that waits would stop all ranks.
+    pub(crate) fn allow_blocking(&self) {
+        self.shared.keeper.allow_blocking();
+    }
+
     /// Waits for the end of a call on a thread that has no runtime, or blocks it.
     pub(crate) fn block_on(&self, op: &Arc<Op>) {
         self.shared.block_on(op);

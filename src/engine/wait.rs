@@ -187,7 +187,6 @@ impl Shared {
             if self.look(op, &mut wait) || op.is_done() {
                 continue;
             }
-            self.keeper.allow_blocking();
             let slept_at = self.clock.now();
             ALARM.with(|alarm| match alarm {
                 Some((alarm, waker)) => self.sleep_blocked(op, alarm, waker),
