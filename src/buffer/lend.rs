@@ -16,6 +16,9 @@ use sealed::Sealed;
 
 /// Something that can be sent: `Vec<T>`, `Box<[T]>`, [`Buffer<T>`] and [`Bytes`] by value without a copy; `&[T]`,
 /// `&[T; N]`, `&Vec<T>`, `&Box<[T]>` and `&Buffer<T>` by one staged copy, as large as the original.
+///
+/// A function that is generic over it can be spawned, and its errors be boxed, if the buffer is `'static`: futures and what they
+/// give back are `Send`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent",
     label = "not a buffer of elements",
@@ -25,9 +28,9 @@ pub trait Lend: Sealed + Sized {
     /// Element type.
     type Element: Element;
     /// What the operation gives back: the buffer itself, or nothing for a borrow.
-    type Returned;
+    type Returned: Send + Sync + 'static;
     #[doc(hidden)]
-    type Guard: Guard<Returned = Self::Returned> + Unpin;
+    type Guard: Guard<Returned = Self::Returned> + Send + Sync + Unpin;
     #[doc(hidden)]
     fn lend(self, staging: &Staging) -> (Lent, Self::Guard);
 }
