@@ -142,14 +142,14 @@ pub enum InitError {
         hint: String,
     },
     /// The operating system refused. Other ranks are told in words, as [`InitError::Lost`].
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     #[serde(skip)]
     #[non_exhaustive]
     Io {
         /// What was tried.
         what: String,
-        /// Its answer.
-        source: std::io::Error,
+        /// Its answer. The sentence ends with it, so it is not told as its source once more.
+        error: std::io::Error,
     },
 }
 
@@ -245,11 +245,11 @@ pub enum Error {
     #[non_exhaustive]
     Mismatch {
         /// What this rank called.
-        operation: String,
+        operation: Arc<str>,
         /// Under which number.
         seq: Seq,
         /// Name of the communicator.
-        communicator: String,
+        communicator: Arc<str>,
         /// What each rank called, as far as known.
         calls: Vec<(Rank, CallInfo)>,
     },
@@ -263,17 +263,17 @@ pub enum Error {
     #[non_exhaustive]
     PeerLost {
         /// What this rank was doing.
-        operation: String,
+        operation: Arc<str>,
         /// Under which number.
         seq: Seq,
         /// Name of the communicator.
-        communicator: String,
+        communicator: Arc<str>,
         /// Who is lost.
         rank: Rank,
         /// Host, address and process id.
-        host: String,
+        host: Arc<str>,
         /// What was seen.
-        cause: String,
+        cause: Arc<str>,
     },
     /// A rank that is needed has left in order: it closed or dropped the communicator, or its process said goodbye. Nothing
     /// has crashed. What needs that rank fails from then on, so all collectives do; messages between others go on, and
@@ -284,61 +284,83 @@ pub enum Error {
     #[non_exhaustive]
     Left {
         /// What this rank was doing.
-        operation: String,
+        operation: Arc<str>,
         /// Under which number.
         seq: Seq,
         /// Name of the communicator.
-        communicator: String,
+        communicator: Arc<str>,
         /// Who has left.
         rank: Rank,
         /// Host, address and process id.
-        host: String,
+        host: Arc<str>,
     },
     /// Another rank gave the operation up. The communicator can be used on.
     #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
     #[non_exhaustive]
     Aborted {
         /// What this rank was doing.
-        operation: String,
+        operation: Arc<str>,
         /// Under which number.
         seq: Seq,
         /// Name of the communicator.
-        communicator: String,
+        communicator: Arc<str>,
         /// Who gave it up.
         by: Rank,
         /// Why.
-        cause: String,
+        cause: Arc<str>,
     },
     /// This rank gave the operation up. The communicator can be used on.
     #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
     #[non_exhaustive]
     Cancelled {
         /// What this rank was doing.
-        operation: String,
+        operation: Arc<str>,
         /// Under which number.
         seq: Seq,
         /// Name of the communicator.
-        communicator: String,
+        communicator: Arc<str>,
     },
     /// An argument that can't be right, whatever the other ranks say. The communicator can be used on.
     #[error("{operation}: {problem}")]
     #[non_exhaustive]
     InvalidArgument {
         /// What was called.
-        operation: String,
+        operation: Arc<str>,
         /// What is wrong and what to do.
-        problem: String,
+        problem: Arc<str>,
+    },
+    /// Somebody else has this [key](crate::Communicator::keyed) at present. To be asked for again, once it was dropped.
+    #[error("key {key:?} of \"{communicator}\" is in use: one task at a time has it")]
+    #[non_exhaustive]
+    KeyInUse {
+        /// Name of the communicator.
+        communicator: Arc<str>,
+        /// Which key.
+        key: Arc<str>,
+    },
+    /// There are as many of something as there may be. The communicator can be used on.
+    #[error("{operation}: there are {limit} {what}, which is the limit: {hint}")]
+    #[non_exhaustive]
+    Limit {
+        /// What was called.
+        operation: Arc<str>,
+        /// Of what.
+        what: Arc<str>,
+        /// How many there may be.
+        limit: u64,
+        /// What to do.
+        hint: Arc<str>,
     },
     /// The communicator failed earlier and can't be used, until it is [rebuilt](crate::Communicator::rebuild).
     #[error("communicator \"{communicator}\" has failed: {cause}")]
     #[non_exhaustive]
     Failed {
         /// Its name.
-        communicator: String,
+        communicator: Arc<str>,
         /// The rank whose loss is why, where it is one.
         lost: Option<Rank>,
         /// Why it failed.
-        cause: String,
+        cause: Arc<str>,
     },
     /// The communicator was rebuilt: what [`rebuild`](crate::Communicator::rebuild) gave is used instead of it. Or it is
     /// a [key](crate::Communicator::keyed), and its communicator was closed, dropped or rebuilt.
@@ -348,7 +370,7 @@ pub enum Error {
     #[non_exhaustive]
     Closed {
         /// Its name.
-        communicator: String,
+        communicator: Arc<str>,
     },
     /// A peer broke the protocol: its connections are closed, and the communicator fails as for a rank that is lost.
     #[error("rank {rank} broke the protocol: {problem}")]
@@ -357,7 +379,7 @@ pub enum Error {
         /// Who.
         rank: Rank,
         /// How.
-        problem: String,
+        problem: Arc<str>,
     },
     /// A communicator could not be made: for callers who join and call in one function.
     #[error(transparent)]
@@ -365,6 +387,35 @@ pub enum Error {
 }
 
 impl Error {
+    /// What failed, and because of whom.
+    fn in_short(&self) -> String {
+        let failed = match self {
+            Error::Mismatch { operation, seq, .. }
+            | Error::PeerLost { operation, seq, .. }
+            | Error::Left { operation, seq, .. }
+            | Error::Aborted { operation, seq, .. } => format!("{operation} {seq} failed"),
+            Error::Deadline(report) => format!("{} {} was not done in time", report.operation, report.seq),
+            Error::Cancelled { operation, seq, .. } => format!("{operation} {seq} was given up"),
+            Error::InvalidArgument { operation, .. } | Error::Limit { operation, .. } => {
+                format!("{operation} was refused")
+            }
+            Error::KeyInUse { .. }
+            | Error::Failed { .. }
+            | Error::Closed { .. }
+            | Error::Protocol { .. }
+            | Error::Init(_) => "an operation failed".into(),
+        };
+        match self.blamed() {
+            [] => failed,
+            blamed => format!("{failed} because of {}", list_ranks(blamed)),
+        }
+    }
+
+    /// What a caller has handed in can't be right.
+    pub(crate) fn invalid(operation: &str, problem: String) -> Self {
+        Error::InvalidArgument { operation: operation.into(), problem: problem.into() }
+    }
+
     /// Whether time ran out, and nothing else is known to be wrong: the ranks that it blames may come yet.
     pub const fn is_deadline(&self) -> bool {
         matches!(self, Error::Deadline(_))
@@ -383,6 +434,8 @@ impl Error {
             Error::Mismatch { .. }
             | Error::Cancelled { .. }
             | Error::InvalidArgument { .. }
+            | Error::KeyInUse { .. }
+            | Error::Limit { .. }
             | Error::Closed { .. }
             | Error::Init(_) => &[],
         }
@@ -403,7 +456,9 @@ impl Error {
             | Error::Deadline(_)
             | Error::Aborted { .. }
             | Error::Cancelled { .. }
-            | Error::InvalidArgument { .. } => false,
+            | Error::InvalidArgument { .. }
+            | Error::KeyInUse { .. }
+            | Error::Limit { .. } => false,
         }
     }
 }
@@ -458,14 +513,32 @@ fn runs(ranks: &[Rank]) -> String {
 ///
 /// `?` takes it into an [`Error`], or into a `Box<dyn Error>` and the like: there the [`Error`] is its
 /// [source](std::error::Error::source), whatever the buffer's type, and can be downcast to.
+///
+/// `Display` says in short what failed and because of whom, since whoever prints errors with their sources prints the
+/// [`Error`] next. `Debug` is both in one, as a `main` that returns it prints.
+///
+/// ```
+/// use hcomm::{Communicator, Error, ReduceOp};
+///
+/// let mut ranks = Communicator::local(2);
+/// drop(ranks.pop());
+/// let failed = ranks[0].all_reduce(vec![1.0f32], ReduceOp::Sum).wait().unwrap_err();
+/// assert_eq!(failed.to_string(), "all_reduce #0 failed because of rank 1; its buffer is given back");
+/// let failed: Box<dyn std::error::Error> = failed.into();
+/// let error = failed.source().and_then(|source| source.downcast_ref::<Error>());
+/// assert!(error.is_some_and(Error::is_fatal));
+/// ```
 #[derive(thiserror::Error)]
-#[error("{error}")]
+#[error("{}; its buffer is {}given back", .error.in_short(), if .buffer.is_some() { "" } else { "not " })]
 #[non_exhaustive]
 pub struct OpError<B> {
     /// What went wrong.
     #[source]
     pub error: Error,
     /// The buffer; its contents are undefined. `None` while a peer might still touch it.
+    ///
+    /// What a borrowed slice holds after an error depends on how it was lent: unchanged where an operation is awaited, which
+    /// has worked on a copy; undefined after a function of [`blocking`](crate::blocking), which has worked on the slice.
     pub buffer: Option<B>,
 }
 
@@ -527,12 +600,22 @@ mod tests {
     }
 
     #[test]
+    fn what_the_system_says_is_told_once() {
+        let error = InitError::Io { what: "reading".into(), error: std::io::Error::other("no") };
+        assert_eq!(error.to_string(), "reading: no");
+        assert!(std::error::Error::source(&error).is_none());
+    }
+
+    #[test]
     fn what_main_prints_is_a_sentence() {
         let init = InitError::Lost { who: "rank 1".into(), phase: "set-up".into(), reason: "reset".into() };
         assert_eq!(format!("{init:?}"), "rank 1 went away during set-up: reset");
         assert_eq!(format!("{:?}", Error::from(init)), "rank 1 went away during set-up: reset");
         let error = Error::Protocol { rank: Rank(1), problem: "a frame of 0 bytes".into() };
         assert_eq!(format!("{error:?}"), error.to_string());
+        let failed = OpError { error: error.clone(), buffer: None::<()> };
+        assert_eq!(format!("{failed:?}"), format!("{error} [buffer kept]"));
+        assert_eq!(failed.to_string(), "an operation failed because of rank 1; its buffer is not given back");
     }
 
     #[test]
@@ -559,7 +642,8 @@ mod tests {
 
     #[test]
     fn an_error_says_whom_it_blames_and_whether_the_communicator_is_of_use() {
-        let (operation, seq, communicator, host) = (String::new(), Seq(1), String::new(), String::new());
+        let (operation, seq): (Arc<str>, _) = ("".into(), Seq(1));
+        let (communicator, host): (Arc<str>, Arc<str>) = ("".into(), "".into());
         let late = Report { late: vec![Rank(3)], ..Report::default() };
         let lost = Error::PeerLost {
             operation: operation.clone(),
@@ -567,9 +651,10 @@ mod tests {
             communicator: communicator.clone(),
             rank: Rank(1),
             host: host.clone(),
-            cause: String::new(),
+            cause: "".into(),
         };
-        let failed = Error::Failed { communicator: "x".into(), lost: Some(Rank(1)), cause: lost.to_string() };
+        let cause = lost.to_string().into();
+        let failed = Error::Failed { communicator: "x".into(), lost: Some(Rank(1)), cause };
         let left = Error::Left {
             operation: operation.clone(),
             seq,
@@ -584,6 +669,7 @@ mod tests {
             (failed, &[Rank(1)], true),
             (left, &[Rank(2)], true),
             (mismatch, &[], false),
+            (Error::KeyInUse { communicator: "x".into(), key: "y".into() }, &[], false),
             (Error::Init(Arc::new(InitError::Config("no".into()))), &[], true),
         ] {
             assert_eq!((error.blamed(), error.is_fatal()), (blamed, is_fatal), "{error}");

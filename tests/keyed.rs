@@ -97,8 +97,17 @@ fn a_key_is_had_by_one_at_a_time() {
     for key in 3..1024 {
         let _ = comm.keyed(&key.to_string()).unwrap();
     }
-    assert!(comm.keyed("one more").unwrap_err().to_string().contains("1024"));
-    let _ = comm.keyed("b").unwrap_err();
+    let full = comm.keyed("one more").unwrap_err();
+    assert!(matches!(full, Error::Limit { limit: 1024, .. }), "{full}");
+    assert!(
+        full.to_string().starts_with("keyed: there are 1024 keys of \"world\", which is the limit"),
+        "{full}"
+    );
+    assert!(!full.is_fatal() && full.blamed().is_empty());
+    let in_use = comm.keyed("b").unwrap_err();
+    let Error::KeyInUse { communicator, key, .. } = &in_use else { panic!("{in_use}") };
+    assert_eq!((&**communicator, &**key), ("world", "b"));
+    assert!(in_use.to_string().starts_with("key \"b\" of \"world\" is in use"), "{in_use}");
     drop(other);
     let _ = comm.keyed("b").unwrap();
 }
@@ -151,7 +160,7 @@ fn a_contradiction_under_a_key_is_told_and_is_its_own() {
             assert_eq!(right.wait().unwrap(), [3]);
             let error = wrong.wait().unwrap_err().error;
             let Error::Mismatch { communicator, calls, .. } = &error else { panic!("{error}") };
-            assert_eq!((communicator.as_str(), calls.len()), ("world[\"a\"]", 3), "{error}");
+            assert_eq!((&**communicator, calls.len()), ("world[\"a\"]", 3), "{error}");
             let sum = comm.keyed("a").unwrap().all_reduce(vec![1u32], ReduceOp::Sum);
             assert_eq!(sum.wait().unwrap(), [3]);
             assert_usable(&mut comm);

@@ -79,7 +79,7 @@ fn reduce_until_told(mut comm: Communicator, count: usize, limit: Duration) {
                 let error = Error::from(error);
                 let blamed: Vec<String> = error.blamed().iter().map(Rank::to_string).collect();
                 say(&format!("{} {}", class(&error), blamed.join(" ")));
-                let host = if let Error::PeerLost { host, .. } = &error { host.as_str() } else { "none" };
+                let host = if let Error::PeerLost { host, .. } = &error { &**host } else { "none" };
                 say(&format!("in full: on {host}: {error}"));
                 // What comes next fails at once, and does not hang.
                 let next = comm.all_reduce(vec![0u32], ReduceOp::Sum).wait().unwrap_err();

@@ -17,8 +17,8 @@ fn refused(prepared: &PreparedAllReduce<u32>, comm: &mut Communicator, count: us
     let error = prepared.run(comm, vec![1; count]).wait().unwrap_err();
     assert_eq!(error.buffer.as_ref().map(Vec::len), Some(count), "the buffer comes back");
     let Error::InvalidArgument { operation, problem, .. } = error.error else { panic!("{error}") };
-    assert_eq!(operation, "all_reduce");
-    problem
+    assert_eq!(&*operation, "all_reduce");
+    problem.to_string()
 }
 
 /// Rank 0 of `ranks` runs what does not fit; the others, who call the same, are told who gave it up.

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use hcomm::{
-    Buffer, Builder, Close, Communicator, Connect, Dup, Error, InitError, Keyed, LendMut, Nothing,
+    Buffer, Builder, Close, Communicator, Connect, Dup, Error, InitError, Keyed, LendMut, Nothing, OpError,
     Operation, PreparedAllReduce, Rebuild, ReduceOp, Split, SuspendedDeadlines, View,
 };
 
@@ -63,4 +63,32 @@ fn a_task_is_generic_over_its_buffer() {
         assert_eq!(vec.await.unwrap(), [11, 22]);
         assert_eq!(buffer.await.unwrap()[..], [11, 22]);
     });
+}
+
+/// From 128 bytes on clippy's `result_large_err` warns in every crate that returns one.
+#[test]
+fn errors_are_small() {
+    const LARGE: usize = 128;
+    const {
+        assert!(size_of::<Error>() < LARGE);
+        assert!(size_of::<InitError>() < LARGE);
+        assert!(size_of::<OpError<()>>() < LARGE);
+        assert!(size_of::<OpError<Vec<f32>>>() < LARGE);
+        assert!(size_of::<OpError<Box<[f32]>>>() < LARGE);
+        assert!(size_of::<OpError<Buffer<f32>>>() < LARGE);
+        assert!(size_of::<OpError<hcomm::bytes::Bytes>>() < LARGE);
+    }
+}
+
+/// What is printed with all its sources says nothing twice.
+#[test]
+fn an_error_and_its_sources_say_nothing_twice() {
+    let mut ranks = Communicator::local(2);
+    drop(ranks.pop());
+    let failed = ranks[0].all_reduce(vec![1.0f32], ReduceOp::Sum).wait().unwrap_err();
+    assert_eq!(failed.to_string(), "all_reduce #0 failed because of rank 1; its buffer is given back");
+    let whole = format!("{failed:?}");
+    let source = failed.source().unwrap();
+    assert!(whole.starts_with(&source.to_string()) && whole.ends_with("[buffer given back]"), "{whole}");
+    assert!(source.downcast_ref::<Error>().is_some() && source.source().is_none());
 }

@@ -274,7 +274,7 @@ impl Builder {
         if let Some(path) = report_file() {
             // Said before the others are met, who need not end because of it.
             let opened = OpenOptions::new().create(true).append(true).open(&path);
-            opened.map_err(|source| InitError::Io { what: report_failed(&path), source })?;
+            opened.map_err(|error| InitError::Io { what: report_failed(&path), error })?;
         }
         let facts = facts(self.config.world, self.order);
         let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
@@ -401,7 +401,7 @@ impl Communicator {
                 }
             });
         }
-        let io = |source| InitError::Io { what: "poll set and service thread".into(), source };
+        let io = |error| InitError::Io { what: "poll set and service thread".into(), error };
         let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
         let all = (0..members.len() as u32).collect();
@@ -410,7 +410,7 @@ impl Communicator {
         let mut comm = Self::open(engine, WORLD, rest.name.as_str().into(), all, me, facts, plans);
         comm.phases = phases.into();
         if let Some(path) = report_file() {
-            comm.report_to(&path).map_err(|source| InitError::Io { what: report_failed(&path), source })?;
+            comm.report_to(&path).map_err(|error| InitError::Io { what: report_failed(&path), error })?;
         }
         if let Some(deadline) = rest.deadline {
             comm.set_deadline(deadline);

@@ -91,9 +91,8 @@ impl Communicator {
     ///
     /// If there is no plan for such a call.
     pub fn explain(&self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
-        let bytes = count as u64 * dtype.size() as u64;
-        let choice =
-            choose(&self.facts, collective, bytes, None).map_err(|error| refused("explain", &error))?;
+        let choice = choose(&self.facts, collective, count as u64 * dtype.size() as u64, None)
+            .map_err(|error| refused("explain", &error))?;
         let plan = self.proved("explain", choice.algorithm, collective)?;
         Ok(Explanation::new(choice, &plan, count, dtype.size()))
     }
@@ -308,16 +307,15 @@ impl Communicator {
         if parts && !count.is_multiple_of(ranks) {
             let problem =
                 format!("a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank");
-            return Err(Error::InvalidArgument { operation: operation.into(), problem });
+            return Err(Error::invalid(operation, problem));
         }
         let forced = match way {
             Way::Plan(plan) => return self.own_program(operation, collective, plan),
             Way::Algorithm(algorithm) => Some(*algorithm),
             Way::Chosen => None,
         };
-        let bytes = count as u64 * dtype.size() as u64;
-        let choice =
-            choose(&self.facts, collective, bytes, forced).map_err(|error| refused(operation, &error))?;
+        let choice = choose(&self.facts, collective, count as u64 * dtype.size() as u64, forced)
+            .map_err(|error| refused(operation, &error))?;
         self.program(operation, choice.algorithm, collective)
     }
 
@@ -364,7 +362,7 @@ impl Communicator {
                 self.name,
                 self.size()
             );
-            return Err(Error::InvalidArgument { operation: operation.into(), problem });
+            return Err(Error::invalid(operation, problem));
         }
         let known = self.programs.iter().find(|known| Arc::ptr_eq(&known.program.plan, plan));
         if let Some(known) = known {
@@ -398,5 +396,5 @@ impl Known {
 }
 
 fn refused(operation: &str, error: &dyn std::error::Error) -> Error {
-    Error::InvalidArgument { operation: operation.into(), problem: error.to_string() }
+    Error::invalid(operation, error.to_string())
 }

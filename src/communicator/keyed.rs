@@ -76,8 +76,9 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] while somebody else has this key, so that two tasks can't race under it; for a key of
-    /// no or more than 256 bytes; for the 1025th key of a communicator.
+    /// [`Error::KeyInUse`] while somebody else has this key, so that two tasks can't race under it;
+    /// [`Error::InvalidArgument`] for a key of no or more than 256 bytes; [`Error::Limit`] for the 1025th key of a
+    /// communicator.
     ///
     /// ```
     /// use hcomm::{Communicator, ReduceOp};
@@ -99,23 +100,29 @@ impl Communicator {
     /// threads.into_iter().for_each(|thread| thread.join().unwrap());
     /// ```
     pub fn keyed(&self, key: &str) -> Result<Keyed, Error> {
-        let refused = |problem: String| Error::InvalidArgument { operation: "keyed".into(), problem };
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             let bytes = key.len();
-            return Err(refused(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {bytes}")));
+            return Err(Error::invalid(
+                "keyed",
+                format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {bytes}"),
+            ));
         }
         let mut known = self.keys.lock();
         let known_as = known.streams.get_key_value(key).map(|(key, _)| key.clone());
         let (key, mut stream) = if let Some(known_as) = known_as {
             let slot = known.streams.get_mut(key).and_then(Option::take);
-            let stream = slot.ok_or_else(|| {
-                refused(format!("key {key:?} of \"{}\" is in use: one task at a time has it", self.name))
-            })?;
+            let Some(stream) = slot else {
+                return Err(Error::KeyInUse { communicator: self.name.clone(), key: known_as });
+            };
             (known_as, stream)
         } else {
             if known.streams.len() == KEYS_MAX {
-                let problem = format!("\"{}\" has {KEYS_MAX} keys already, which is the limit", self.name);
-                return Err(refused(problem));
+                return Err(Error::Limit {
+                    operation: "keyed".into(),
+                    what: format!("keys of \"{}\"", self.name).into(),
+                    limit: KEYS_MAX as u64,
+                    hint: "use one of them, or those of another communicator, as `dup` makes it".into(),
+                });
             }
             let key: Arc<str> = key.into();
             known.streams.insert(key.clone(), None);

@@ -70,7 +70,7 @@ impl Communicator {
                 let peers = (0..n).map(link).collect();
                 let labels = (0..n).map(|peer| format!("rank {peer} of this process")).collect();
                 let engine = Engine::new(rank, peers, labels, Some(hub.clone()), policy, memory)
-                    .map_err(|source| InitError::Io { what: "poll set and service thread".into(), source })?;
+                    .map_err(|error| InitError::Io { what: "poll set and service thread".into(), error })?;
                 engine.name_run(run.clone());
                 let facts = Facts::new(n as u32).within_process();
                 // Counted at every call: ranks that shared the count would hold each other up.

@@ -69,7 +69,7 @@ impl Communicator {
             return Ok(rank.index());
         }
         let problem = format!("there is no rank {rank} in \"{}\" of {} ranks", self.name, self.size());
-        Err(Error::InvalidArgument { operation: operation.into(), problem })
+        Err(Error::invalid(operation, problem))
     }
 
     fn point<B: Lend>(

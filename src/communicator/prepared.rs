@@ -112,6 +112,6 @@ impl<T: Element> PreparedAllReduce<T> {
         } else {
             return Ok(());
         };
-        Err(Error::InvalidArgument { operation: self.desc.operation.into(), problem })
+        Err(Error::invalid(self.desc.operation, problem))
     }
 }

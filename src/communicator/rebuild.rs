@@ -163,7 +163,7 @@ impl Rebuild {
     }
 
     fn closed(&self) -> Error {
-        Error::Closed { communicator: self.parent.name.to_string() }
+        Error::Closed { communicator: self.parent.name.clone() }
     }
 
     /// The ranks that are not `gone`.

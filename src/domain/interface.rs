@@ -69,7 +69,7 @@ pub(super) fn default_route() -> Option<IpAddr> {
 
 fn candidates() -> Result<Vec<Candidate>, InitError> {
     let list = if_addrs::get_if_addrs()
-        .map_err(|source| InitError::Io { what: "listing the network interfaces".into(), source })?;
+        .map_err(|error| InitError::Io { what: "listing the network interfaces".into(), error })?;
     let each = list.into_iter().map(|interface| Candidate {
         up: interface.is_oper_up() || interface.is_loopback(),
         ip: interface.ip(),

@@ -26,7 +26,7 @@ pub(super) fn check(config: &JoinConfig) -> Result<(), InitError> {
     let limit = getrlimit(Resource::Nofile);
     if let Some(raised) = descriptors(needed, limit)? {
         setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }).map_err(
-            |errno| InitError::Io { what: "raising the limit of open files".into(), source: errno.into() },
+            |errno| InitError::Io { what: "raising the limit of open files".into(), error: errno.into() },
         )?;
         tracing::debug!(raised, "raised the soft limit of open files");
     }

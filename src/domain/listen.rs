@@ -71,7 +71,7 @@ fn refused(own: Own, error: io::Error) -> InitError {
             hint: "widen net.ipv4.ip_local_port_range, or give a range (HCOMM_PORT_RANGE)".into(),
         };
     }
-    InitError::Io { what: format!("listening for data connections on {}", own.ip), source: error }
+    InitError::Io { what: format!("listening for data connections on {}", own.ip), error }
 }
 
 fn at(own: Own, port: u16) -> SocketAddr {

@@ -138,9 +138,8 @@ async fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError>
         None => Own { ip: route_or_loopback(config), scope: 0 },
     };
     let listener = listen::data(own, None, config.rank)?;
-    let address = listener
-        .local_addr()
-        .map_err(|source| InitError::Io { what: "asking for the port".into(), source })?;
+    let address =
+        listener.local_addr().map_err(|error| InitError::Io { what: "asking for the port".into(), error })?;
     config.check_exposure(address, "the root's address")?;
     let nonce = token::nonce()?;
     let published = Some(publish(config, Draft::write(path, Notice { address, nonce })?, path).await?);

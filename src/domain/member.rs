@@ -177,7 +177,7 @@ fn prepare(config: &JoinConfig, own: &mut Own) -> Result<(TcpListener, Join), In
     let listener = listen::data(*own, config.port_range.as_ref(), config.rank)?;
     let address = listener
         .local_addr()
-        .map_err(|source| InitError::Io { what: "asking for the port of data connections".into(), source })?;
+        .map_err(|error| InitError::Io { what: "asking for the port of data connections".into(), error })?;
     config.check_exposure(address, "the address for data connections")?;
     let JoinConfig { rank, world, name, device, facts, .. } = config.clone();
     Ok((listener, Join { rank, world, name, device, member: this_process(address), facts }))

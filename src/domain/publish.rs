@@ -110,8 +110,8 @@ impl Drop for Draft {
     }
 }
 
-fn failed(path: &Path, source: io::Error) -> InitError {
-    InitError::Io { what: format!("writing the rendezvous file {}", path.display()), source }
+fn failed(path: &Path, error: io::Error) -> InitError {
+    InitError::Io { what: format!("writing the rendezvous file {}", path.display()), error }
 }
 
 /// Removes drafts for this place whose writers are gone.

@@ -80,7 +80,7 @@ fn run(config: JoinConfig, sender: &mut oneshot::Sender<Outcome>) -> Option<Outc
         .build();
     let runtime = match built {
         Ok(runtime) => runtime,
-        Err(source) => return Some(Err(InitError::Io { what: "making the set-up runtime".into(), source })),
+        Err(error) => return Some(Err(InitError::Io { what: "making the set-up runtime".into(), error })),
     };
     let result = match runtime.block_on(first(establish(config), sender.closed())) {
         First::Left(result) => Some(result),

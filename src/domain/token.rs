@@ -109,7 +109,7 @@ pub(super) fn nonce() -> Result<[u8; 32], InitError> {
             Ok(count) => filled += count,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => {
-                return Err(InitError::Io { what: "drawing random bytes".into(), source: errno.into() });
+                return Err(InitError::Io { what: "drawing random bytes".into(), error: errno.into() });
             }
         }
     }

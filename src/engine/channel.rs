@@ -316,12 +316,14 @@ impl Channel {
         }
         if std::mem::replace(&mut self.failure_told, true) {
             let lost = failed.blamed().first().copied();
-            let communicator = self.name.to_string();
+            let communicator = self.name.clone();
             // Which call would have met it first says nothing about this one.
             let cause = match failed {
-                Error::PeerLost { rank, host, cause, .. } => format!("rank {rank} ({host}) is lost: {cause}"),
-                Error::Left { rank, host, .. } => format!("rank {rank} ({host}) has left"),
-                other => other.to_string(),
+                Error::PeerLost { rank, host, cause, .. } => {
+                    format!("rank {rank} ({host}) is lost: {cause}").into()
+                }
+                Error::Left { rank, host, .. } => format!("rank {rank} ({host}) has left").into(),
+                other => other.to_string().into(),
             };
             return Some(Error::Failed { communicator, lost, cause });
         }
@@ -336,14 +338,15 @@ impl Channel {
     pub(crate) fn aborted(&self, request: &Request, by: usize, cause: Cause) -> Error {
         let operation = request.desc.operation.into();
         if let Cause::Departed { rank, host } = cause {
-            let communicator = self.name.to_string();
+            let communicator = self.name.clone();
+            let host = host.into();
             return Error::Left { operation, seq: Seq(request.seq), communicator, rank, host };
         }
-        let cause = cause.to_string();
+        let cause = cause.to_string().into();
         Error::Aborted {
             operation,
             seq: Seq(request.seq),
-            communicator: self.name.to_string(),
+            communicator: self.name.clone(),
             by: Rank(by as u32),
             cause,
         }
@@ -352,11 +355,6 @@ impl Channel {
     pub(crate) fn mismatch(&self, operation: &str, seq: u64, calls: &[(usize, CallInfo)]) -> Error {
         let mut calls: Vec<_> = calls.iter().map(|(rank, call)| (Rank(*rank as u32), call.clone())).collect();
         calls.sort_by_key(|(rank, _)| *rank);
-        Error::Mismatch {
-            operation: operation.into(),
-            seq: Seq(seq),
-            communicator: self.name.to_string(),
-            calls,
-        }
+        Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.clone(), calls }
     }
 }

@@ -34,7 +34,7 @@ impl State {
         if op.is_cancelled() && collective {
             refusal = refusal.or_else(|| {
                 let operation = request.desc.operation.into();
-                let communicator = channel.name.to_string();
+                let communicator = channel.name.clone();
                 Some(Error::Cancelled { operation, seq: Seq(request.seq), communicator })
             });
         }
@@ -85,11 +85,12 @@ impl State {
         if waiting < OFFERS_MAX {
             return None;
         }
-        let problem = format!(
-            "{waiting} messages to rank {to} wait to be received, which is the limit: await some of them first"
-        );
-        let operation = request.desc.operation.into();
-        Some(Error::InvalidArgument { operation, problem })
+        Some(Error::Limit {
+            operation: request.desc.operation.into(),
+            what: format!("messages to rank {to} that wait to be received").into(),
+            limit: OFFERS_MAX as u64,
+            hint: "await some of them first".into(),
+        })
     }
 
     /// A call that needs somebody who has left before can't be begun. What he called before he left can: all that he
@@ -110,5 +111,56 @@ impl State {
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::channel::Channel;
+    use super::super::io::{Io, Via};
+    use super::super::{CallDesc, Priority};
+    use super::*;
+    use crate::buffer::pool::Pool;
+    use crate::element::DType;
+    use crate::rank::{Rank, Tag};
+
+    /// A program can tell what ends by itself from what it does wrong.
+    #[test]
+    fn a_send_beyond_the_limit_is_told_so() {
+        let io = Io::new(0, vec![Via::Myself, Via::Stream], Pool::new(64 << 20, 16 << 20), None);
+        let mut state = State::new(io, vec![String::new(); 2], Instant::now());
+        let channel = state.open(Channel::new(0, "world".into(), [0, 1].into(), 0));
+        let desc = CallDesc {
+            operation: "send",
+            dtype: DType::U8,
+            count: 0,
+            op: None,
+            root: Some(Rank(1)),
+            tag: Some(Tag(7)),
+            algorithm: "",
+            fingerprint: 0,
+        };
+        let request = Request {
+            channel,
+            seq: 0,
+            digest: desc.digest(),
+            desc,
+            work: Work::Send { to: 1 },
+            parts: Parts::NONE,
+            deadline: Duration::MAX,
+            priority: Priority::Normal,
+        };
+        for (waiting, refused) in [(OFFERS_MAX as u64 - 1, false), (OFFERS_MAX as u64, true)] {
+            state.channels[channel].as_mut().unwrap().matching[1].offers.extend(0..waiting);
+            let error = state.overdone(&request);
+            assert_eq!(error.is_some(), refused, "{error:?}");
+            let Some(error) = error else { continue };
+            assert!(matches!(error, Error::Limit { limit: 65_536, .. }) && !error.is_fatal());
+            let said =
+                "send: there are 65536 messages to rank 1 that wait to be received, which is the limit";
+            assert!(error.to_string().starts_with(said), "{error}");
+        }
     }
 }

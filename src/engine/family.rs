@@ -74,7 +74,7 @@ impl State {
     /// A channel has been opened: if it is for a key, the others are told, unless its communicator has failed.
     pub(super) fn announce_key(&mut self, index: usize) {
         let Some(channel) = &self.channels[index] else { return };
-        let (id, name) = (channel.id, channel.name.to_string());
+        let (id, name) = (channel.id, channel.name.clone());
         let Some(Family { parent, key }) = channel.family.clone() else { return };
         let of = self.channel_of(parent).and_then(|index| self.channels[index].as_ref());
         let failed = of.and_then(|of| of.failed.clone()).map(|failed| renamed(failed, name));
@@ -140,7 +140,7 @@ impl State {
     pub(super) fn replace_keys(&mut self, index: usize) {
         for key in self.keys_on_index(index) {
             if let Some(channel) = self.channels[key].as_mut() {
-                channel.failed = Some(Error::Closed { communicator: channel.name.to_string() });
+                channel.failed = Some(Error::Closed { communicator: channel.name.clone() });
             }
             self.cancel_all(key);
             self.discard_kept(key);
@@ -229,7 +229,7 @@ impl State {
 }
 
 /// The failure of a communicator, told of one of its keys.
-fn renamed(failed: Error, name: String) -> Error {
+fn renamed(failed: Error, name: Arc<str>) -> Error {
     match failed {
         Error::Closed { .. } => Error::Closed { communicator: name },
         Error::PeerLost { operation, seq, rank, host, cause, .. } => {

@@ -24,7 +24,7 @@ impl State {
         }
         let me = channel.rank;
         channel.panicked[me] = true;
-        let name = channel.name.to_string();
+        let name = channel.name.clone();
         channel.failed = Some(Error::Closed { communicator: name.clone() });
         for key in self.keys_on_index(index) {
             self.abandon(key);

@@ -159,7 +159,7 @@ impl State {
         }
         if rebuild.gone[me] {
             let Some(key) = rebuild.waiting else { return };
-            let communicator = channel.name.to_string();
+            let communicator = channel.name.clone();
             let cause = "the other ranks have given this one up: the network between them broke".into();
             self.finish(key, Err(Error::Failed { communicator, lost: None, cause }));
             return;
@@ -183,7 +183,7 @@ impl State {
     fn decide_members(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.rebuild.decided = true;
-        channel.failed = Some(Error::Closed { communicator: channel.name.to_string() });
+        channel.failed = Some(Error::Closed { communicator: channel.name.clone() });
         self.tell_view(index);
         self.cancel_all(index);
         self.discard_kept(index);

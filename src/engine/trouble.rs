@@ -1,5 +1,6 @@
 //! What goes wrong: contradictions, deadlines, cancellation, ranks that are lost or leave. Who is told, and in what words.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -203,29 +204,32 @@ impl State {
     pub(super) fn finish_aborted(&mut self, key: RunKey, by: usize, cause: &Cause) {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
-        let (operation, seq, index) = (head.desc.operation.to_string(), Seq(head.seq), head.channel);
+        let (operation, seq, index) = (head.desc.operation.into(), Seq(head.seq), head.channel);
         let communicator = self.name(index);
         let me = self.channels[index].as_ref().map_or(0, |channel| channel.rank);
         let error = match cause.clone() {
             // Who was waited for sees that somebody gave up, whether he has called by then or not.
             Cause::Deadline(report) if !report.late.contains(&Rank(me as u32)) => Error::Deadline(report),
-            Cause::Departed { rank, host } => Error::Left { operation, seq, communicator, rank, host },
+            Cause::Departed { rank, host } => {
+                Error::Left { operation, seq, communicator, rank, host: host.into() }
+            }
             other => {
-                Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause: other.to_string() }
+                let cause = other.to_string().into();
+                Error::Aborted { operation, seq, communicator, by: Rank(by as u32), cause }
             }
         };
         self.finish(key, Err(error));
     }
 
-    pub(crate) fn name(&self, index: usize) -> String {
-        self.channels[index].as_ref().map(|channel| channel.name.to_string()).unwrap_or_default()
+    pub(crate) fn name(&self, index: usize) -> Arc<str> {
+        self.channels[index].as_ref().map(|channel| channel.name.clone()).unwrap_or_default()
     }
 
     pub(super) fn cancel(&mut self, key: RunKey) {
         let Some(flight) = self.flight(key) else { return };
         let collective = flight.is_collective();
         let head = flight.head();
-        let (operation, seq, index) = (head.desc.operation.to_string(), head.seq, head.channel);
+        let (operation, seq, index) = (head.desc.operation.into(), head.seq, head.channel);
         if collective {
             self.publish_abort(index, seq, &Cause::Cancelled);
         }
@@ -237,8 +241,10 @@ impl State {
     /// A call that failed at once takes its number all the same, and the others learn its outcome.
     pub(crate) fn publish_failure(&mut self, index: usize, seq: u64, error: &Error) {
         let cause = match error.clone() {
-            Error::PeerLost { rank, host, cause, .. } => Cause::Lost { rank, host, cause },
-            Error::Left { rank, host, .. } => Cause::Departed { rank, host },
+            Error::PeerLost { rank, host, cause, .. } => {
+                Cause::Lost { rank, host: host.to_string(), cause: cause.to_string() }
+            }
+            Error::Left { rank, host, .. } => Cause::Departed { rank, host: host.to_string() },
             Error::Cancelled { .. } => Cause::Cancelled,
             other => Cause::Failed(other.to_string()),
         };
@@ -249,7 +255,7 @@ impl State {
     pub(crate) fn broke_protocol(&mut self, key: RunKey, from: usize, problem: String) {
         let peer = self.flight(key).map(|flight| flight.head().members[from] as usize);
         let text = problem.clone();
-        self.finish(key, Err(Error::Protocol { rank: Rank(from as u32), problem }));
+        self.finish(key, Err(Error::Protocol { rank: Rank(from as u32), problem: problem.into() }));
         if let Some(peer) = peer {
             self.offends(peer, &text);
         }
@@ -340,7 +346,7 @@ impl State {
         // Whoever has said so here has left in order, even if its end looked otherwise to another rank.
         let left = self.has_left_in_order(channel, rank);
         let Some(channel) = self.channels[index].as_mut() else { return };
-        let communicator = channel.name.to_string();
+        let communicator = channel.name.clone();
         let rank = Rank(rank as u32);
         let error = |operation: &str, seq| {
             let (operation, seq) = (operation.into(), Seq(seq));
@@ -439,7 +445,7 @@ impl State {
         channel.parted = true;
         self.forget_own_hold(index);
         let Some(channel) = self.channels[index].as_mut() else { return };
-        let closed = Error::Closed { communicator: channel.name.to_string() };
+        let closed = Error::Closed { communicator: channel.name.clone() };
         channel.failed.get_or_insert(closed);
         let mut header = Header::new(Kind::Close, channel.id, channel.called);
         header.flags = if channel.panicked[channel.rank] { PANICKED } else { 0 };
@@ -539,7 +545,7 @@ impl State {
             seq: Seq(seq),
             communicator: self.name(index),
             rank: Rank(rank as u32),
-            host: self.peers[world].label.clone(),
+            host: self.peers[world].label.as_str().into(),
         }
     }
 }
