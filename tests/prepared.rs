@@ -5,7 +5,8 @@ mod common;
 use std::sync::{Arc, Mutex, mpsc};
 
 use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
-use hcomm::{Communicator, Error, PreparedAllReduce, ReduceOp};
+use hcomm::path::{Algorithm, Collective};
+use hcomm::{Communicator, DType, Error, PreparedAllReduce, Rank, ReduceOp};
 
 const COUNT: usize = 1000;
 
@@ -35,6 +36,24 @@ fn one_misuses(ranks: Vec<Communicator>, stranger: PreparedAllReduce<u32>, part:
         assert_usable(&mut comm);
         assert_eq!(own.run(&mut comm, vec![1; COUNT]).wait().unwrap(), [comm.size() as u32; COUNT]);
     });
+}
+
+/// A count needs no memory before it is run: its bytes may be more than can be counted.
+#[test]
+fn any_count_is_explained_and_prepared() {
+    let mut comm = Communicator::local(9).remove(0);
+    let large = comm.explain(Collective::AllReduce, 1 << 40, DType::F64).unwrap().choice;
+    assert_eq!(large.algorithm, Algorithm::HalvingDoubling);
+    for count in [usize::MAX, usize::MAX / 8, usize::MAX / 8 + 1, usize::MAX / 8 + 2] {
+        for collective in [Collective::AllGather, Collective::Broadcast { root: Rank(3) }] {
+            comm.explain(collective, count, DType::F64).unwrap();
+        }
+        assert_eq!(comm.explain(Collective::AllReduce, count, DType::F64).unwrap().choice, large, "{count}");
+        let sum = comm.prepare_all_reduce::<f64>(count, ReduceOp::Sum).unwrap();
+        let refused = sum.run(&mut comm, vec![1.0; 8]).wait().unwrap_err();
+        let problem = format!("prepared for {count} elements, run with 8");
+        assert!(refused.error.to_string().contains(&problem), "{refused:?}");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Communicator {
     ///
     /// If there is no plan for such a call.
     pub fn explain(&self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
-        let choice = choose(&self.facts, collective, count as u64 * dtype.size() as u64, None)
+        let choice = choose(&self.facts, collective, bytes(count, dtype), None)
             .map_err(|error| refused("explain", &error))?;
         let plan = self.proved("explain", choice.algorithm, collective)?;
         Ok(Explanation::new(choice, &plan, count, dtype.size()))
@@ -314,7 +314,7 @@ impl Communicator {
             Way::Algorithm(algorithm) => Some(*algorithm),
             Way::Chosen => None,
         };
-        let choice = choose(&self.facts, collective, count as u64 * dtype.size() as u64, forced)
+        let choice = choose(&self.facts, collective, bytes(count, dtype), forced)
             .map_err(|error| refused(operation, &error))?;
         self.program(operation, choice.algorithm, collective)
     }
@@ -393,6 +393,11 @@ impl Known {
     fn is_of(&self, algorithm: Algorithm, collective: Collective) -> bool {
         self.of == Some((algorithm, collective))
     }
+}
+
+/// Length of a vector. There need be no memory for as many elements as are only asked about.
+const fn bytes(count: usize, dtype: DType) -> u64 {
+    (count as u64).saturating_mul(dtype.size() as u64)
 }
 
 fn refused(operation: &str, error: &dyn std::error::Error) -> Error {
