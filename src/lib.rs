@@ -68,11 +68,22 @@
 //! all ranks together. [`path`] has the built-in ones, the builder for others, and the proof; [`Communicator::with_plan`] runs
 //! what was proved.
 //!
+//! # Platforms
+//!
+//! Linux on little-endian machines: elsewhere it does not compile. Elements are sent as they lie in memory, so all ranks have the
+//! same byte order. All ranks need the same version of this crate: plans and messages are those of a version.
+//!
 //! # Features
 //!
 //! `cli`: the command `hcomm` (`run`, `bench`, `plan`, `why`). The library is the same with and without it.
 //!
 //! `testing`: the module `testing`, ranks on a simulated network for tests of your own. For dev-dependencies.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("hcomm runs on Linux only: it waits by epoll and asks for TCP_INFO");
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("hcomm runs on little-endian machines only: elements are sent as they lie in memory");
 
 mod buffer;
 mod communicator;
