@@ -35,8 +35,9 @@ fn all(criterion: &mut Criterion) {
             // SAFETY: both buffers are `bytes` long, distinct, and this thread's.
             bencher.iter(|| unsafe { kernel::copy(black_box(starts[0]), black_box(starts[1]), bytes) });
         });
-        for (op, dtype) in
-            [ReduceOp::Sum, ReduceOp::Max].into_iter().flat_map(|op| DType::ALL.map(|dtype| (op, dtype)))
+        for (op, dtype) in [ReduceOp::Sum, ReduceOp::Max]
+            .into_iter()
+            .flat_map(|op| DType::ALL.iter().map(move |dtype| (op, *dtype)))
         {
             for sources in [2, 4] {
                 let srcs: Vec<*const u8> = starts[..sources].iter().map(|start| start.cast_const()).collect();

@@ -35,7 +35,7 @@ pub enum DType {
 
 impl DType {
     /// All element types.
-    pub const ALL: [DType; 12] = [
+    pub const ALL: &'static [DType] = &[
         DType::F32,
         DType::F64,
         DType::F16,
@@ -104,7 +104,7 @@ impl FromStr for DType {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        named("element type", &DType::ALL, DType::name, name)
+        named("element type", DType::ALL, DType::name, name)
     }
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for DType {
 /// ```
 /// use hcomm::ReduceOp;
 ///
-/// assert!(ReduceOp::ALL.into_iter().all(|op| op.name().parse() == Ok(op)));
+/// assert!(ReduceOp::ALL.iter().all(|op| op.name().parse() == Ok(*op)));
 /// let unknown = "mean".parse::<ReduceOp>().unwrap_err().to_string();
 /// assert_eq!(unknown, "there is no reduction \"mean\"; there are sum, prod, min, max, avg");
 /// ```
@@ -149,8 +149,8 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// All reductions.
-    pub const ALL: [ReduceOp; 5] =
-        [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+    pub const ALL: &'static [ReduceOp] =
+        &[ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
 
     /// Lower-case name, as the command line takes it.
     pub const fn name(self) -> &'static str {
@@ -168,7 +168,7 @@ impl FromStr for ReduceOp {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        named("reduction", &ReduceOp::ALL, ReduceOp::name, name)
+        named("reduction", ReduceOp::ALL, ReduceOp::name, name)
     }
 }
 

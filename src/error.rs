@@ -691,10 +691,10 @@ mod tests {
         };
         let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y'];
         assert_eq!(postcard::to_stdvec(&call).unwrap(), pinned);
-        let dtypes = DType::ALL.map(|dtype| postcard::to_stdvec(&dtype).unwrap()[0]);
-        assert!(dtypes.into_iter().eq(0..dtypes.len() as u8));
-        let reductions = ReduceOp::ALL.map(|op| postcard::to_stdvec(&op).unwrap()[0]);
-        assert!(reductions.into_iter().eq(0..reductions.len() as u8));
+        let dtypes = DType::ALL.iter().map(|dtype| postcard::to_stdvec(dtype).unwrap()[0]);
+        assert!(dtypes.eq(0..DType::ALL.len() as u8));
+        let reductions = ReduceOp::ALL.iter().map(|op| postcard::to_stdvec(op).unwrap()[0]);
+        assert!(reductions.eq(0..ReduceOp::ALL.len() as u8));
         let init = [
             (0, InitError::Environment { message: String::new(), seen: String::new() }),
             (1, InitError::Config(String::new())),

@@ -15,7 +15,7 @@ fn value(rank: usize, index: usize) -> u64 {
 fn all_algorithms(comm: &mut Communicator, counts: &[usize], context: &str) {
     let (me, n) = (comm.rank().index(), comm.size());
     let sum = |index: usize| (0..n).map(|rank| value(rank, index)).sum::<u64>();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ALL.iter().copied() {
         for count in counts.iter().copied() {
             let context = format!("{context} {algorithm} count {count} rank {me}");
             let mine = |count: usize| (0..count).map(|index| value(me, index)).collect::<Vec<_>>();

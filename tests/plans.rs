@@ -20,7 +20,8 @@ fn collectives(n: u32) -> Vec<Collective> {
 
 fn supported(n: u32) -> impl Iterator<Item = (Algorithm, Collective)> {
     let pairs = Algorithm::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .flat_map(move |algorithm| collectives(n).into_iter().map(move |collective| (algorithm, collective)));
     pairs.filter(|(algorithm, collective)| algorithm.supports(*collective))
 }

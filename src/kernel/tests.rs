@@ -143,7 +143,7 @@ fn reductions<T: Element>(sources: usize) -> impl Iterator<Item = Reduction> {
     };
     let of_op =
         move |op| divisors(op).into_iter().map(move |divisor| Reduction { dtype: T::DTYPE, op, divisor });
-    ReduceOp::ALL.into_iter().flat_map(of_op)
+    ReduceOp::ALL.iter().copied().flat_map(of_op)
 }
 
 /// Each element of the result of every instruction set is the reference's.

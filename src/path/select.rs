@@ -79,7 +79,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: &'static [Algorithm] = &[
         Algorithm::MeshOneShot,
         Algorithm::MeshTwoShot,
         Algorithm::FlatTree,
@@ -154,7 +154,7 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
-        let known = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
+        let known = Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name);
         known.ok_or_else(|| UnknownAlgorithm(name.to_string()))
     }
 }
@@ -546,7 +546,7 @@ mod tests {
     #[test]
     fn names_are_read_back() {
         for algorithm in Algorithm::ALL {
-            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+            assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
         }
         let unknown = "mesh".parse::<Algorithm>().unwrap_err().to_string();
         assert!(Algorithm::ALL.iter().all(|algorithm| unknown.contains(algorithm.name())));
@@ -572,7 +572,7 @@ mod tests {
     fn what_can_be_built_is_what_is_supported() {
         let root = Collective::Broadcast { root: Rank(1) };
         for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, root] {
-            for algorithm in Algorithm::ALL {
+            for algorithm in Algorithm::ALL.iter().copied() {
                 assert_eq!(build(algorithm, collective, 4).is_ok(), algorithm.supports(collective));
             }
         }

@@ -75,26 +75,26 @@ pub fn planned() -> impl TypedValueParser<Value = Kind> {
 
 /// Takes the name of an element type.
 pub fn dtype() -> impl TypedValueParser<Value = DType> {
-    one_of(DType::ALL.map(DType::name), DType::ALL)
+    one_of(DType::ALL, DType::name)
 }
 
 /// Takes the name of a reduction.
 pub fn reduce_op() -> impl TypedValueParser<Value = ReduceOp> {
-    one_of(ReduceOp::ALL.map(ReduceOp::name), ReduceOp::ALL)
+    one_of(ReduceOp::ALL, ReduceOp::name)
 }
 
 /// Takes the name of an algorithm.
 pub fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
-    one_of(Algorithm::ALL.map(Algorithm::name), Algorithm::ALL)
+    one_of(Algorithm::ALL, Algorithm::name)
 }
 
-fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
-    names: [&'static str; N],
-    values: [T; N],
+fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [T],
+    name_of: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(names).map(move |name| {
-        let index = names.iter().position(|known| *known == name);
-        values[index.expect("the parser lets only these names through")]
+    PossibleValuesParser::new(values.iter().map(|value| name_of(*value))).map(move |name| {
+        let found = values.iter().find(|value| name_of(**value) == name);
+        *found.expect("the parser lets only these names through")
     })
 }
 

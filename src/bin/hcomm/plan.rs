@@ -118,7 +118,7 @@ pub fn possible(kind: Kind, algorithm: Algorithm) -> Result<(), Failure> {
     if algorithm.supports(collective) {
         return Ok(());
     }
-    let able = Algorithm::ALL.into_iter().filter(|other| other.supports(collective)).map(Algorithm::name);
+    let able = Algorithm::ALL.iter().filter(|other| other.supports(collective)).map(|other| other.name());
     let able: Vec<&str> = able.collect();
     Err(Failure::usage(format!("{algorithm} has no {kind}; there are {}", able.join(", "))))
 }

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn nothing_is_rounded_with_64_ranks() {
-        for op in ReduceOp::ALL {
+        for op in ReduceOp::ALL.iter().copied() {
             let pattern = Pattern::<half::bf16>::new(op, 64);
             let sum = |hash: usize| -> f32 { pattern.inputs.iter().map(|table| table[hash].to_f32()).sum() };
             if op == ReduceOp::Sum {
