@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::{Arc, Barrier};
 
+use common::processes::passes_alone;
 use common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
 use hcomm::{Communicator, InitError, Rank, ReduceOp, Token};
 
@@ -182,5 +183,62 @@ fn a_limit_that_differs_or_is_too_small_is_told() {
     }
     for joined in limited(&[100 << 10, 100 << 10]) {
         assert!(matches!(joined, Err(InitError::Limit { available: 102_400, .. })), "{joined:?}");
+    }
+}
+
+/// Set in a process whose environment or limits are others.
+const CHILD: &str = "HCOMM_TEST_CHILD";
+
+/// Runs what follows with these limits of open files: soft and hard.
+fn with_files(soft: u32, hard: u32) -> String {
+    format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$@\"")
+}
+
+#[test]
+fn ranks_of_one_process_are_told_of_limits() {
+    passes_alone(&["env", "HCOMM_MEMORY=a lot"], "child_cannot_read_the_limit_of_memory", CHILD);
+    passes_alone(&["env", "HCOMM_MEMORY=1K"], "child_has_too_little_memory", CHILD);
+    passes_alone(&["env", "HCOMM_MEMORY=24MiB"], "child_has_enough", CHILD);
+    passes_alone(&["sh", "-c", &with_files(40, 40), "sh"], "child_has_too_few_descriptors", CHILD);
+    passes_alone(&["sh", "-c", &with_files(40, 400), "sh"], "child_has_enough", CHILD);
+}
+
+#[test]
+fn child_cannot_read_the_limit_of_memory() {
+    if std::env::var_os(CHILD).is_some() {
+        let error = Communicator::try_local(2).unwrap_err();
+        assert!(matches!(error, InitError::Environment { .. }), "{error}");
+        assert!(error.to_string().contains("HCOMM_MEMORY=\"a lot\""), "{error}");
+    }
+}
+
+#[test]
+fn child_has_too_little_memory() {
+    if std::env::var_os(CHILD).is_some() {
+        let error = Communicator::try_local(64).unwrap_err();
+        let InitError::Limit { what, needed, available, .. } = &error else { panic!("{error}") };
+        assert_eq!((what.as_str(), *available), ("memory", 1024));
+        assert!(*needed > 64 * 63 * (256 << 10), "{error}");
+    }
+}
+
+#[test]
+fn child_has_too_few_descriptors() {
+    if std::env::var_os(CHILD).is_some() {
+        let error = Communicator::try_local(8).unwrap_err();
+        let InitError::Limit { what, needed, available, .. } = &error else { panic!("{error}") };
+        assert_eq!((what.as_str(), *available), ("file descriptors", 40));
+        assert!(*needed > 24, "{error}");
+    }
+}
+
+#[test]
+fn child_has_enough() {
+    if std::env::var_os(CHILD).is_some() {
+        run(Communicator::local(8), |mut comm| {
+            let all = if std::env::var_os("HCOMM_MEMORY").is_some() { 24 << 20 } else { 64 << 20 };
+            assert_eq!(comm.resources().limit, all / 8);
+            assert_usable(&mut comm);
+        });
     }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::local::WORLD;
-use super::resources::memory_of_environment_checked;
+use super::resources::memory;
 use crate::domain::{
     JoinConfig, JoinFuture, Membership, Processors, Rendezvous, Token, from_env, join, join_blocking,
 };
-use crate::engine::room::{MEMORY, Memory};
+use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::tcp;
@@ -257,20 +257,7 @@ impl Builder {
     /// Adds what must be equal, for the root to compare: what plans are chosen from, and how much a peer may send ahead.
     fn finish(mut self) -> Result<(JoinConfig, Rest), InitError> {
         self.complete()?;
-        let limit = match self.memory {
-            Some(bytes) => bytes,
-            None => memory_of_environment_checked()?.unwrap_or(MEMORY),
-        };
-        let least = Memory::least(self.config.world as usize - usize::from(self.config.world > 0));
-        if limit < least {
-            return Err(InitError::Limit {
-                what: "memory".into(),
-                needed: least as u64,
-                available: limit as u64,
-                hint: "raise HCOMM_MEMORY, or Builder::memory: every peer needs room for a small message"
-                    .into(),
-            });
-        }
+        let memory = memory(self.memory, 1, self.config.world as usize - 1)?;
         if let Some(path) = report_file() {
             // Said before the others are met, who need not end because of it.
             let opened = OpenOptions::new().create(true).append(true).open(&path);
@@ -279,10 +266,9 @@ impl Builder {
         let facts = facts(self.config.world, self.order);
         let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
         self.config.facts.extend(entries);
-        self.config.facts.push(("HCOMM_MEMORY".into(), limit.to_string()));
+        self.config.facts.push(("HCOMM_MEMORY".into(), memory.limit.to_string()));
         let name = self.config.name.clone();
-        let rest =
-            Rest { name, order: self.order, deadline: self.operation_deadline, memory: Memory { limit } };
+        let rest = Rest { name, order: self.order, deadline: self.operation_deadline, memory };
         Ok((self.config, rest))
     }
 

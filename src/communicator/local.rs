@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::Communicator;
-use super::resources::memory_of_environment;
-use crate::engine::room::{MEMORY, Memory};
+use super::resources::memory;
+use crate::domain::check_local_limits;
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
 use crate::link::memory::Hub;
@@ -39,7 +39,8 @@ impl Communicator {
     /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
     /// runtime work too.
     ///
-    /// Together they keep to the limit in `HCOMM_MEMORY`, or 64 MiB; see [`resources`](Self::resources).
+    /// Together they keep to the limit in `HCOMM_MEMORY`; without it, to 64 MiB, or what so many ranks need at least: see
+    /// [`resources`](Self::resources).
     ///
     /// # Panics
     ///
@@ -52,13 +53,15 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`InitError::Config`] unless `n` is from 1 to 64; [`InitError::Io`] if the system grants no descriptors or no
-    /// thread.
+    /// [`InitError::Config`] unless `n` is from 1 to 64; [`InitError::Environment`] if `HCOMM_MEMORY` can't be read;
+    /// [`InitError::Limit`] if it is too little for so many ranks, or if the system grants too few descriptors or no thread,
+    /// with need and available; [`InitError::Io`] if it refuses them nevertheless.
     pub fn try_local(n: usize) -> Result<Vec<Communicator>, InitError> {
         if !(1..=RANKS_MAX).contains(&n) {
             return Err(InitError::Config(format!("a world has 1 to {RANKS_MAX} ranks, not {n}")));
         }
-        let memory = Memory { limit: memory_of_environment().unwrap_or(MEMORY) / n };
+        let memory = memory(None, n, n - 1)?;
+        check_local_limits(n as u32)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let policy = SpinPolicy::choose(n, processors);
         let run = run();

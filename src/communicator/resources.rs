@@ -1,6 +1,7 @@
 //! What a rank uses beyond its callers' buffers, and the limit that it keeps to.
 
 use super::Communicator;
+use crate::engine::room::{MEMORY, Memory};
 use crate::error::InitError;
 
 /// What a rank uses at present, all its communicators together. Bytes unless said otherwise.
@@ -8,7 +9,8 @@ use crate::error::InitError;
 #[non_exhaustive]
 pub struct Resources {
     /// What `HCOMM_MEMORY`, or [`Builder::memory`](super::Builder::memory), allows beyond the callers' buffers: half for
-    /// `working`, a quarter for `kept`, a quarter for `pooled`. Ranks of one process share it in equal parts.
+    /// `working`, a quarter for `kept`, a quarter for `pooled`. Ranks of one process share it in equal parts. Without either
+    /// it is 64 MiB, or for more than 16 ranks of one process what they need at least: 257 KiB for each of a rank's peers.
     pub limit: usize,
     /// Set aside for what operations in flight work in. Beyond half of the limit, the next collective begins once others
     /// have ended; but one per communicator may always be in flight, so that nothing waits for ever.
@@ -61,15 +63,27 @@ impl Communicator {
 
 const VARIABLE: &str = "HCOMM_MEMORY";
 
-/// What the environment allows, if it says so in a way that can be read.
-pub(super) fn memory_of_environment() -> Option<usize> {
-    memory_of_environment_checked().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the default limit of memory is used");
-        None
-    })
+/// What each of `ranks` in this process may use, in a world of so many peers: its share of what was asked for, else of what the
+/// environment says, else of the default, or what it needs at least.
+pub(super) fn memory(asked: Option<usize>, ranks: usize, peers: usize) -> Result<Memory, InitError> {
+    let told = match asked {
+        Some(bytes) => Some(bytes),
+        None => memory_of_environment()?,
+    };
+    let least = Memory::least(peers);
+    let Some(bytes) = told else { return Ok(Memory { limit: (MEMORY / ranks).max(least) }) };
+    if bytes / ranks < least {
+        return Err(InitError::Limit {
+            what: "memory".into(),
+            needed: (least * ranks) as u64,
+            available: bytes as u64,
+            hint: format!("raise {VARIABLE}, or Builder::memory: every peer needs room for a small message"),
+        });
+    }
+    Ok(Memory { limit: bytes / ranks })
 }
 
-pub(super) fn memory_of_environment_checked() -> Result<Option<usize>, InitError> {
+fn memory_of_environment() -> Result<Option<usize>, InitError> {
     let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else { return Ok(None) };
     let problem = || InitError::Environment {
         message: format!("{VARIABLE} is no number of bytes, as 64M, 512K or 1G"),
@@ -78,27 +92,42 @@ pub(super) fn memory_of_environment_checked() -> Result<Option<usize>, InitError
     bytes(&text).map(Some).ok_or_else(problem)
 }
 
-/// A number of bytes, with K, M or G for powers of 1024.
+/// A number of bytes, with K, M or G for powers of 1024; as the command reads its sizes.
 fn bytes(text: &str) -> Option<usize> {
     let text = text.trim();
-    let (digits, unit) = match text.char_indices().last()? {
-        (at, 'K' | 'k') => (&text[..at], 1 << 10),
-        (at, 'M' | 'm') => (&text[..at], 1 << 20),
-        (at, 'G' | 'g') => (&text[..at], 1 << 30),
-        _ => (text, 1),
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "k" | "K" | "KiB" => 1 << 10,
+        "m" | "M" | "MiB" => 1 << 20,
+        "g" | "G" | "GiB" => 1 << 30,
+        _ => return None,
     };
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::*;
+
+    #[test]
+    fn ranks_of_one_process_share_what_there_is_and_have_what_they_need() {
+        assert_eq!(memory(Some(40 << 20), 4, 3).unwrap().limit, 10 << 20);
+        assert_eq!(memory(Some(Memory::least(3) * 4), 4, 3).unwrap().limit, Memory::least(3));
+        let few = memory(Some(Memory::least(3) * 4 - 1), 4, 3).unwrap_err();
+        let InitError::Limit { needed, available, .. } = few else { panic!("{few}") };
+        assert_eq!((needed, available), (4 * Memory::least(3) as u64, 4 * Memory::least(3) as u64 - 1));
+        // By default.
+        assert_eq!(memory(None, 1, 0).unwrap().limit, MEMORY);
+        assert_eq!(memory(None, 64, 63).unwrap().limit, Memory::least(63));
+    }
 
     #[test]
     fn sizes_are_read_with_their_units() {
         assert_eq!(bytes("4096"), Some(4096));
         assert_eq!(bytes(" 64M"), Some(64 << 20));
         assert_eq!((bytes("3k"), bytes("2G")), (Some(3 << 10), Some(2 << 30)));
+        assert_eq!((bytes("7B"), bytes("64MiB")), (Some(7), Some(64 << 20)));
         for wrong in ["", "M", "-1", "1.5G", "64MB", "99999999999999999999", "99999999999G"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
         }

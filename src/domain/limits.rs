@@ -15,12 +15,22 @@ const THREADS_NEEDED: u64 = 3;
 
 static RAISING: Mutex<()> = Mutex::new(());
 
-/// Raises the soft limit of descriptors if that suffices, and fails if the hard one doesn't.
+/// What a rank between processes needs.
 pub(super) fn check(config: &JoinConfig) -> Result<(), InitError> {
     let others = u64::from(config.world - 1);
     // The root holds one control connection per rank as well, until all are ready.
     let control = if config.rank.0 == 0 { others } else { 1 };
-    let needed = open_descriptors() + 2 * others + control + DESCRIPTORS_MARGIN;
+    grant(2 * others + control, THREADS_NEEDED)
+}
+
+/// What ranks of one process need: each a poll set of two descriptors, and one to be woken by while its thread waits.
+pub(crate) fn check_local_limits(ranks: u32) -> Result<(), InitError> {
+    grant(3 * u64::from(ranks), 1)
+}
+
+/// Raises the soft limit of descriptors if that suffices, and fails if the hard one doesn't.
+fn grant(more_descriptors: u64, more_threads: u64) -> Result<(), InitError> {
+    let needed = open_descriptors() + more_descriptors + DESCRIPTORS_MARGIN;
     // Ranks of one process must not lower what another of them has raised.
     let _one_at_a_time = RAISING.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = getrlimit(Resource::Nofile);
@@ -30,7 +40,7 @@ pub(super) fn check(config: &JoinConfig) -> Result<(), InitError> {
         )?;
         tracing::debug!(raised, "raised the soft limit of open files");
     }
-    threads(THREADS_NEEDED, threads_left())
+    threads(more_threads, threads_left())
 }
 
 /// The soft limit to set, if it must change.

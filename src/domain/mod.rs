@@ -49,6 +49,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use config::{JoinConfig, Rendezvous};
 pub(crate) use env::from_env;
+pub(crate) use limits::check_local_limits;
 pub(crate) use processors::Processors;
 pub(crate) use setup::{JoinFuture, join, join_blocking};
 pub use token::Token;
