@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, WATCHDOG, assert_usable, class, connect, run_within, world};
+use common::{LINKS, WATCHDOG, assert_usable, class, connect, run, run_within, world};
 use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report, Token};
 
 const DEADLINE: Duration = Duration::from_millis(700);
@@ -447,4 +447,27 @@ fn deadlines_of_set_up_and_of_operations_are_not_mixed_up() {
     assert!(report.waited >= short && report.waited < long, "{report}");
     end.wait();
     other.join().unwrap();
+}
+
+/// As long as can be said is no longer than can be added to the time.
+#[test]
+fn set_up_may_take_any_time() {
+    let (default, ever) = (Duration::from_secs(30), Duration::MAX);
+    for (rendezvous, link) in
+        [([ever; 2], [default; 2]), ([default; 2], [ever; 2]), ([ever, default], [default, ever])]
+    {
+        for swapped in [false, true] {
+            let (place, token) = (common::meeting_place(), Token::random().unwrap());
+            let ranks = [0usize, 1].map(|rank| {
+                let of = if swapped { 1 - rank } else { rank };
+                let builder =
+                    Communicator::builder().rank(rank as u32).world(2).file(&place).token(token.clone());
+                let builder = builder.rendezvous_deadline(rendezvous[of]).link_deadline(link[of]);
+                let builder = builder.operation_deadline(Duration::MAX);
+                std::thread::spawn(move || builder.connect_blocking())
+            });
+            let ranks = ranks.map(|rank| rank.join().unwrap());
+            run(ranks.into_iter().collect::<Result<_, _>>().unwrap(), |mut comm| assert_usable(&mut comm));
+        }
+    }
 }

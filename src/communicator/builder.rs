@@ -203,13 +203,13 @@ impl Builder {
         self
     }
 
-    /// How long all ranks may take to come: 60 s by default.
+    /// How long all ranks may take to come: 60 s by default, a day at most.
     pub fn rendezvous_deadline(mut self, limit: Duration) -> Self {
         self.config.deadlines.rendezvous = limit;
         self
     }
 
-    /// How long a connection between two ranks may take: 10 s by default.
+    /// How long a connection between two ranks may take: 10 s by default, a day at most.
     pub fn link_deadline(mut self, limit: Duration) -> Self {
         self.config.deadlines.link = limit;
         self

@@ -70,6 +70,16 @@ pub(crate) struct Deadlines {
     pub link: Duration,
 }
 
+impl Deadlines {
+    /// Longest that set-up waits for anything, whatever is asked for: a day. What is longer can't be added to every time.
+    pub const MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// The same, within what can be waited for.
+    pub(super) fn bounded(self) -> Self {
+        Deadlines { rendezvous: self.rendezvous.min(Self::MAX), link: self.link.min(Self::MAX) }
+    }
+}
+
 impl Default for Deadlines {
     fn default() -> Self {
         Deadlines { rendezvous: Duration::from_secs(60), link: Duration::from_secs(10) }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::config::JoinConfig;
+use super::config::{Deadlines, JoinConfig};
 use super::handshake::describe;
 use super::identity::this_process;
 use super::interface::{self, Own};
@@ -27,8 +27,6 @@ const REPORT: Duration = Duration::from_millis(500);
 /// Each pair is tried in one direction, and those that fail in the other.
 const ROUNDS: u32 = 2;
 const OUT_OF_TURN: &str = "it spoke out of turn";
-/// Longest that a root is given to decide, whatever it says: a day.
-const DECIDES_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a rank gets to the root.
 pub(super) enum Way {
@@ -212,7 +210,7 @@ impl Seated {
         let (sender, words) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         tasks.spawn(listen_to_root(reader, to_member_bytes_max(config.world), sender));
-        let decides = Instant::now() + decides_in.min(DECIDES_MAX) + SLACK;
+        let decides = Instant::now() + decides_in.min(Deadlines::MAX) + SLACK;
         let line = RootLine { root, phase: Phase::Handshake, words, writer, _reader: tasks };
         Seated { config: config.clone(), own, key, listener, line, decides }
     }

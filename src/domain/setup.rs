@@ -58,8 +58,9 @@ pub(crate) fn join_blocking(config: JoinConfig) -> Result<Membership, InitError>
     receiver.try_recv().unwrap_or_else(|_| Err(thread_ended()))
 }
 
-fn start(config: JoinConfig) -> Result<(JoinHandle<()>, oneshot::Receiver<Outcome>), InitError> {
+fn start(mut config: JoinConfig) -> Result<(JoinHandle<()>, oneshot::Receiver<Outcome>), InitError> {
     config.validate()?;
+    config.deadlines = config.deadlines.bounded();
     let (mut sender, receiver) = oneshot::channel();
     let work = move || {
         if let Some(outcome) = run(config, &mut sender) {
