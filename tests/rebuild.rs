@@ -342,6 +342,28 @@ fn a_dropped_call_is_taken_up_by_the_next() {
     }
 }
 
+/// Giving it up gives up the waiting here, and nothing that was agreed.
+#[test]
+fn a_cancelled_call_is_taken_up_by_the_next() {
+    for link in LINKS {
+        let cancelled = Arc::new(Barrier::new(3));
+        world(link, 3, move |mut comm| {
+            assert_usable(&mut comm);
+            if comm.rank() == Rank(2) {
+                cancelled.wait();
+            } else {
+                let agreed = comm.rebuild();
+                agreed.cancel();
+                assert_eq!(class(&agreed.wait().unwrap_err()), "cancelled", "{link:?}");
+                cancelled.wait();
+            }
+            let mut comm = block_on(comm.rebuild()).unwrap();
+            assert_eq!((comm.size(), comm.epoch()), (3, 1), "{link:?}");
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 #[test]
 fn a_world_of_one_is_rebuilt_alone() {
     for link in [Link::Memory, Link::Tcp] {

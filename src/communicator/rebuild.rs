@@ -152,6 +152,15 @@ impl Rebuild {
         self
     }
 
+    /// Gives the waiting up, on this rank alone; await this to get [`Error::Cancelled`]. This rank has agreed nevertheless, and
+    /// the others may rebuild with it, as where the future is dropped. Calling [`rebuild`](Communicator::rebuild) again goes on
+    /// where it was.
+    pub fn cancel(&self) {
+        if let Some(agreed) = &self.agreed {
+            agreed.cancel();
+        }
+    }
+
     /// Waits on this thread, without a runtime.
     ///
     /// # Errors
