@@ -23,7 +23,8 @@ pub enum InitError {
     Environment {
         /// What is wrong, and what to do.
         message: String,
-        /// Every variable looked at, with its value if it is set.
+        /// The variables that say who this process is and where ranks meet, with their values where they are set; of the token
+        /// only whether it is. Where the limit of memory is what is wrong, that one alone.
         seen: String,
     },
     /// A setting that can't work.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::num::{ParseIntError, TryFromIntError};
 use std::str::FromStr;
 
-/// A member of a communicator: `0..size`. Where one is asked for, a `u32` does as well.
+/// A member of a communicator: `0..size`. Where an operation, a builder or a simulated network takes one, a `u32` does as well;
+/// plans and lists are of `Rank`s.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]

@@ -39,7 +39,8 @@ pub trait Lend: Sealed + Sized {
 /// copy; `&mut [T]`, `&mut [T; N]`, `&mut Vec<T>`, `&mut Box<[T]>` and `&mut Buffer<T>` by one staged copy, as large
 /// as the original.
 ///
-/// A `slice: &mut [T]` is moved like any value: to hand in the same one again, write `&mut *slice`.
+/// A `slice: &mut [T]` is moved like any value: to hand in the same one again, write `&mut *slice`. After an error it is as it was:
+/// the operation has worked on the copy.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't receive a result",
     label = "not a writable buffer of elements",

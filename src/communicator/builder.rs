@@ -25,6 +25,11 @@ use crate::runtime::spin::SpinPolicy;
 
 /// Settings of a communicator between processes.
 ///
+/// Made by [`Communicator::builder`], it takes two things from the environment: the limit of memory from `HCOMM_MEMORY`, unless
+/// [`memory`](Self::memory) is called, and the file for reports from `HCOMM_REPORT`. All else is set by calls, also what has a variable:
+/// made by [`from_env`](Self::from_env), it has read them all. Where two calls set the same, as [`root`](Self::root) and
+/// [`file`](Self::file) do, the last one holds.
+///
 /// ```no_run
 /// # async fn connect() -> Result<(), hcomm::InitError> {
 /// let comm = hcomm::Communicator::builder()
@@ -56,7 +61,7 @@ impl Communicator {
     /// | Variable | Meaning |
     /// |---|---|
     /// | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
-    /// | `LOCAL_RANK` | its number within the host (optional) |
+    /// | `LOCAL_RANK` | its number within the host (optional; checked only) |
     /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
     /// | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
     /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
@@ -71,8 +76,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`InitError::Environment`] shows each variable; [`InitError::Io`] if the file of `HCOMM_REPORT` can't be opened. All
-    /// ranks are told what is wrong and who is missing.
+    /// [`InitError::Environment`], which shows each variable looked at; and those of [`Builder::connect`]. All ranks are told
+    /// what is wrong and who is missing.
     ///
     /// # Cancel safety
     ///
@@ -190,7 +195,7 @@ impl Builder {
         self
     }
 
-    /// The communicator's name in errors and reports; equal on all. "world" by default.
+    /// The communicator's name in errors and reports, of 1 to 255 bytes; equal on all. "world" by default.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
         self
@@ -232,7 +237,17 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As [`Communicator::from_env`].
+    /// All ranks are told what is wrong, also where it is wrong on one:
+    ///
+    /// - [`InitError::Config`] for settings that can't work, or are not there; [`InitError::Environment`] if `HCOMM_MEMORY` can't
+    ///   be read;
+    /// - [`InitError::MissingRanks`] naming who has not come by the [deadline](Self::rendezvous_deadline), and
+    ///   [`InitError::Unreachable`] where the root, or another rank, can't be reached;
+    /// - [`InitError::DuplicateRank`], [`InitError::DuplicateDevice`], [`InitError::WorldSize`], [`InitError::FactsDiffer`] and
+    ///   [`InitError::Version`] where ranks contradict each other; [`InitError::Authentication`] where tokens differ;
+    /// - [`InitError::Lost`] if a rank, or the root, goes away meanwhile;
+    /// - [`InitError::Limit`] if memory, descriptors or threads are too few, with need and available; [`InitError::Io`] if the
+    ///   system refuses something else, or the file of `HCOMM_REPORT` can't be opened.
     ///
     /// # Cancel safety
     ///

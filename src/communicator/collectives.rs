@@ -83,7 +83,8 @@ impl Communicator {
         View { communicator: self, way: Way::Chosen, priority: Priority::Normal }
     }
 
-    /// Which algorithm a call would use, why, what it costs, and which guarantee of equal bits holds.
+    /// Which algorithm a call would use, why, what it costs, and which guarantee of equal bits holds. Local: any rank may ask,
+    /// by itself.
     ///
     /// `count` is the whole vector's length in elements.
     ///
@@ -116,9 +117,17 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] on all ranks if they call different things; [`Error::Deadline`] naming who is late;
-    /// [`Error::PeerLost`] naming who has crashed or can't be reached, and [`Error::Left`] who has left in order. The
-    /// buffer comes back inside the error.
+    /// - [`Error::Mismatch`], on all ranks, if they call different things;
+    /// - [`Error::Deadline`] naming who is late;
+    /// - [`Error::PeerLost`] naming who has crashed or can't be reached, [`Error::Left`] who has left in order, and
+    ///   [`Error::Protocol`] who does not speak as agreed;
+    /// - [`Error::Aborted`] if another rank has given it up, or what it called was refused there; [`Error::Cancelled`] if this one
+    ///   has, or begins to [`rebuild`](Self::rebuild);
+    /// - [`Error::InvalidArgument`] if there is no plan for the call: for an algorithm or plan of another collective or number of
+    ///   ranks;
+    /// - [`Error::Failed`] if the communicator has failed before, [`Error::Closed`] if it was rebuilt.
+    ///
+    /// The buffer comes back inside the [error](crate::OpError).
     ///
     /// # Cancel safety
     ///
@@ -147,11 +156,21 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As [`all_reduce`](Self::all_reduce).
+    /// As [`all_reduce`](Self::all_reduce); [`Error::InvalidArgument`] if there is no rank `root`.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
+    ///
+    /// ```
+    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let weights = if comm.rank().0 == 1 { vec![0.5f32, 2.0] } else { vec![0.0; 2] };
+    ///         comm.broadcast(weights, 1).wait().unwrap()
+    ///     })
+    /// }).collect();
+    /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [0.5, 2.0]));
+    /// ```
     pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
         self.plain().broadcast(buffer, root)
     }
@@ -159,7 +178,14 @@ impl Communicator {
     /// Gives all ranks the parts of all ranks.
     ///
     /// The buffer holds [`size`](Self::size) parts of equal length, in rank order; each rank fills in its own part, and
-    /// the operation the others.
+    /// the operation the others. It works in place: there is no second buffer for the own part.
+    ///
+    /// ```text
+    ///            before      after
+    /// rank 0     a . .       a b c
+    /// rank 1     . b .       a b c
+    /// rank 2     . . c       a b c
+    /// ```
     ///
     /// # Errors
     ///
@@ -168,6 +194,18 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
+    ///
+    /// ```
+    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let (me, part) = (comm.rank().index(), 2);
+    ///         let mut parts = vec![0u32; part * comm.size()];
+    ///         parts[me * part..][..part].fill(me as u32 + 1);
+    ///         comm.all_gather(parts).wait().unwrap()
+    ///     })
+    /// }).collect();
+    /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [1, 1, 2, 2, 3, 3]));
+    /// ```
     pub fn all_gather<B: LendMut>(&mut self, buffer: B) -> Operation<B> {
         self.plain().all_gather(buffer)
     }
@@ -175,7 +213,14 @@ impl Communicator {
     /// Combines the vectors of all ranks, element by element; each rank gets one part of the result.
     ///
     /// The buffer holds [`size`](Self::size) parts of equal length; afterwards the rank's own part holds the result, and
-    /// the contents of the others are undefined.
+    /// the contents of the others are undefined. It works in place: the result is where the own part was.
+    ///
+    /// ```text
+    ///            before      after
+    /// rank 0     a b c       a+d+g   .     .
+    /// rank 1     d e f         .   b+e+h   .
+    /// rank 2     g h i         .     .   c+f+i
+    /// ```
     ///
     /// # Errors
     ///
@@ -184,6 +229,20 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// Dropping the future detaches the operation; see [`Operation`].
+    ///
+    /// ```
+    /// use hcomm::ReduceOp;
+    ///
+    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let (me, part) = (comm.rank().index(), 2);
+    ///         let sums = comm.reduce_scatter(vec![1u32, 1, 10, 10, 100, 100], ReduceOp::Sum).wait().unwrap();
+    ///         sums[me * part..][..part].to_vec()
+    ///     })
+    /// }).collect();
+    /// let parts: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    /// assert_eq!(parts, [3, 3, 30, 30, 300, 300]);
+    /// ```
     pub fn reduce_scatter<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.plain().reduce_scatter(buffer, op)
     }

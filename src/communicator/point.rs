@@ -20,10 +20,11 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Deadline`], [`Error::PeerLost`], [`Error::Left`]; [`Error::Aborted`] if the receiver expects another type or
-    /// count, or gives up the receive that was for it, for more than 64 KiB: a smaller message has left by then, and only the
-    /// receiver learns of it;
-    /// [`Error::InvalidArgument`] if 65 536 messages to this rank wait for their receives.
+    /// [`Error::Deadline`], [`Error::PeerLost`], [`Error::Left`], [`Error::Protocol`]; [`Error::Aborted`] if the receiver expects
+    /// another type or count, or gives up the receive that was for it, for more than 64 KiB: a smaller message has left by then,
+    /// and only the receiver learns of it;
+    /// [`Error::Cancelled`]; [`Error::InvalidArgument`] if there is no rank `to`; [`Error::Limit`] if 65 536 messages to this
+    /// rank wait for their receives; [`Error::Failed`] and [`Error::Closed`] as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Cancel safety
     ///
@@ -38,8 +39,10 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Aborted`] if its sender gave it up;
-    /// [`Error::Deadline`]; [`Error::PeerLost`] or [`Error::Left`] once all that the sender had sent before is received.
+    /// [`Error::Mismatch`] if the message has another type or count; [`Error::Deadline`]; [`Error::PeerLost`]
+    /// or [`Error::Left`] once all that the sender had sent before is received; [`Error::Aborted`] if the sender has given up a
+    /// message that was on its way; [`Error::Cancelled`]; [`Error::InvalidArgument`] if there is no rank `from`;
+    /// [`Error::Protocol`], [`Error::Failed`] and [`Error::Closed`] as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Cancel safety
     ///

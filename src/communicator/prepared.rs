@@ -14,6 +14,15 @@ use crate::rank::Rank;
 ///
 /// Made by [`Communicator::prepare_all_reduce`], and run on the communicator it was made from. It is one rank's part of
 /// the plan: each rank prepares its own.
+///
+/// | | |
+/// |---|---|
+/// | fixed here, when it is prepared | element type, count, reduction, priority, algorithm or plan, and their digest |
+/// | compared by all ranks, at each run | that digest: one number of 64 bits, as for an ordinary call |
+/// | given at each run | the buffer: any of that type and count, lent for this run alone |
+///
+/// Nothing is agreed when it is prepared, and no rank waits then: one that has prepared something else is told so at the run, as
+/// [`Error::Mismatch`]. A run allocates nothing once the communicator is warm.
 #[derive(Debug, Clone)]
 pub struct PreparedAllReduce<T> {
     desc: CallDesc,

@@ -25,11 +25,19 @@ pub enum State {
     Ready,
     /// A rank of it is lost: every call fails at once. [`Communicator::rebuild`] makes it anew without that rank.
     Failed {
-        /// Who is lost, and what was seen: an [`Error::PeerLost`].
+        /// Who is lost, and what was seen: an [`Error::PeerLost`]. Or an [`Error::Left`], where that rank has told this one in order
+        /// that it leaves, and another rank saw it go without. [`Error::blamed`] names it in either case.
         cause: Error,
     },
     /// It was rebuilt: its successor is used instead.
     Closed,
+}
+
+impl State {
+    /// Whether it can be used.
+    pub const fn is_ready(&self) -> bool {
+        matches!(self, State::Ready)
+    }
 }
 
 /// Sets epochs apart from splits.
@@ -37,7 +45,8 @@ const EPOCH: u64 = u64::from_le_bytes(*b"rebuilt ");
 
 impl Communicator {
     /// Whether it can be used, as far as this rank has noticed. A failure is noticed whether operations wait or not. A rank
-    /// that has left in order is no failure: messages among the others still go, and collectives end as [`Error::Left`].
+    /// that has left in order is no failure by itself: messages among the others still go, and collectives end as
+    /// [`Error::Left`].
     pub fn state(&self) -> State {
         match self.engine.failure(self.channel) {
             None => State::Ready,
@@ -134,7 +143,7 @@ impl Communicator {
     }
 }
 
-/// The future of [`Communicator::rebuild`].
+/// The future of [`Communicator::rebuild`]. Once it has ended, polling it again panics.
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Rebuild {
     /// None if the successor exists already.

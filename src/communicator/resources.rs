@@ -20,7 +20,8 @@ pub struct Resources {
     /// Free blocks, kept for reuse.
     pub pooled: usize,
     /// Copies of borrowed slices. They count as the callers' own buffers and not against the limit: a copy is as large
-    /// as the slice and lives as long as its operation. Buffers by value, and `hcomm::blocking`, are not copied.
+    /// as the slice and lives as long as its operation. Not copied are buffers by value, and the slices that
+    /// [`blocking`](super::blocking) is given to write to: all but that of its `send`.
     pub staged: usize,
     /// Bytes of callers' buffers that wait in connections to leave: no memory of their own, at most 1 MiB per connection.
     pub queued: usize,
@@ -84,7 +85,8 @@ pub(super) fn memory(asked: Option<usize>, ranks: usize, peers: usize) -> Result
 }
 
 fn memory_of_environment() -> Result<Option<usize>, InitError> {
-    let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let text = text.to_string_lossy();
     let problem = || InitError::Environment {
         message: format!("{VARIABLE} is no number of bytes, as 64M, 512K or 1G"),
         seen: format!("{VARIABLE}={text:?}"),

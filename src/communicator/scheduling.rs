@@ -12,6 +12,8 @@ impl Communicator {
     /// communicator or on another one of this rank. Only the order of work on this rank changes, and neither results nor
     /// what ranks compare: others may call the same without. Overtaking needs all of them to hurry, though.
     ///
+    /// It is for collectives: [`send`](Self::send) and [`recv`](Self::recv) have no priority. They are normal.
+    ///
     /// A call that waits for room in memory waits for those called before it on its communicator: on another one it
     /// overtakes them, too.
     ///

@@ -69,7 +69,7 @@ impl Communicator {
     }
 }
 
-/// The future of [`Communicator::split`].
+/// The future of [`Communicator::split`]. Once it has ended, polling it again panics.
 #[derive(Debug)]
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Split {
@@ -77,7 +77,7 @@ pub struct Split {
     color: Option<u32>,
 }
 
-/// The future of [`Communicator::dup`].
+/// The future of [`Communicator::dup`]. Once it has ended, polling it again panics.
 #[derive(Debug)]
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Dup {

@@ -3,7 +3,7 @@
 //! | Variable | Meaning |
 //! |---|---|
 //! | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
-//! | `LOCAL_RANK` | its number within the host (optional) |
+//! | `LOCAL_RANK` | its number within the host (optional; checked only) |
 //! | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
 //! | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
 //! | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of both |
@@ -48,7 +48,14 @@ const VARIABLES: [&str; 12] = [
 
 /// Settings from this process's environment.
 pub(crate) fn from_env() -> Result<JoinConfig, InitError> {
-    from_lookup(&|name| std::env::var(name).ok())
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let is_mangled = |name: &&str| std::env::var_os(name).is_some_and(|value| value.to_str().is_none());
+    // Read as not set, a token would be no token.
+    if let Some(name) = VARIABLES.into_iter().find(is_mangled) {
+        let seen = Env { lookup: &lookup }.show();
+        return Err(InitError::Environment { message: format!("{name} is no text: it is not UTF-8"), seen });
+    }
+    from_lookup(&lookup)
 }
 
 /// Settings from an environment given as a function.
@@ -162,6 +169,29 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const CHILD: &str = "HCOMM_TEST_MANGLED";
+
+    /// The second process of the test below; nothing in the test run itself.
+    #[test]
+    fn child() {
+        if std::env::var_os(CHILD).is_some() {
+            let InitError::Environment { message, seen } = from_env().unwrap_err() else { panic!() };
+            assert_eq!(message, "HCOMM_TOKEN is no text: it is not UTF-8");
+            assert!(seen.contains("RANK=\"0\"") && !seen.contains("HCOMM_TOKEN=\"a"), "{seen}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_no_text_is_not_taken_for_none() {
+        use std::os::unix::ffi::OsStrExt;
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "domain::env::tests::child"]).env(CHILD, "");
+        child.env("RANK", "0").env("WORLD_SIZE", "1");
+        child.env(TOKEN, std::ffi::OsStr::from_bytes(b"a\xff"));
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
 
     proptest! {
         #[test]

@@ -147,7 +147,8 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If a rank does not exist or has too many steps, or the message is of another builder.
+    /// If a rank does not exist or has too many steps. A message of another builder is one of this builder, or panics: the
+    /// plan is refused when it is verified, unless it is right.
     pub fn send_as(&mut self, message: Message, src: Range, after: &[After]) -> StepId {
         let ranks = self.plan.ranks.len();
         let draft = &mut self.messages[message.0 as usize];
@@ -162,7 +163,8 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If a rank does not exist or has too many steps, or the message is of another builder.
+    /// If a rank does not exist or has too many steps. A message of another builder is one of this builder, or panics: the
+    /// plan is refused when it is verified, unless it is right.
     pub fn place(&mut self, message: Message, dst: Range, after: &[After]) -> StepId {
         let Draft { from, to, number } = self.messages[message.0 as usize];
         let step = self.step(to, Action::Place { from, message: number, dst }, after);
@@ -183,7 +185,7 @@ impl PlanBuilder {
     ///
     /// # Panics
     ///
-    /// If the rank does not exist or has too many steps, or a message is of another builder.
+    /// If the rank does not exist or has too many steps; for messages of another builder, see [`place`](Self::place).
     pub fn reduce(
         &mut self,
         rank: Rank,

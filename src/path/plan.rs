@@ -51,7 +51,8 @@ impl fmt::Display for Collective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Space {
-    /// The caller's source buffer, where it is another than the result's. Never written.
+    /// The caller's source buffer, where it is another than the result's. Never written. No call has one yet: all work in place,
+    /// and a plan that reads it is refused.
     Input,
     /// The caller's result buffer; for an operation in place also its source.
     Output,

@@ -34,7 +34,7 @@
 //!
 //! ```toml
 //! [dev-dependencies]
-//! hcomm = { version = "0.1", features = ["testing"] }
+//! hcomm = { path = "../hcomm", features = ["testing"] }
 //! ```
 
 mod net;
@@ -49,7 +49,7 @@ use crate::communicator::Communicator;
 use crate::engine::Engine;
 use crate::engine::simulated::Attendant;
 use crate::link::sim::{Fabric, Weather};
-use crate::path::PlanCache;
+use crate::path::{PlanCache, RANKS_MAX};
 use crate::rank::Rank;
 
 pub use net::Net;
@@ -72,9 +72,9 @@ impl World {
     ///
     /// # Panics
     ///
-    /// If `n` is 0.
+    /// Unless `n` is from 1 to 64.
     pub fn new(n: usize) -> Self {
-        assert!(n > 0, "a world has at least one rank");
+        assert!((1..=RANKS_MAX).contains(&n), "a world has 1 to {RANKS_MAX} ranks, not {n}");
         let weather = Weather {
             delay: Duration::ZERO..Duration::from_millis(1),
             edges: Vec::new(),
@@ -102,27 +102,40 @@ impl World {
     /// # Panics
     ///
     /// If there is no such rank.
-    pub fn edge(mut self, from: Rank, to: Rank, range: Range<Duration>) -> Self {
+    pub fn edge(mut self, from: impl Into<Rank>, to: impl Into<Rank>, range: Range<Duration>) -> Self {
+        let (from, to) = (from.into(), to.into());
         assert!(from.index() < self.ranks && to.index() < self.ranks, "there is no such rank");
         self.weather.edges.push((from.index(), to.index(), range));
         self
     }
 
     /// The probability that a datagram is lost. It is sent again; above 0.2 or so, connections time out by chance.
+    ///
+    /// # Panics
+    ///
+    /// Unless it is from 0 to 1.
     pub fn loss(mut self, probability: f64) -> Self {
-        self.weather.loss = probability;
+        self.weather.loss = checked(probability);
         self
     }
 
     /// The probability that a datagram arrives twice.
+    ///
+    /// # Panics
+    ///
+    /// Unless it is from 0 to 1.
     pub fn duplicate(mut self, probability: f64) -> Self {
-        self.weather.duplicate = probability;
+        self.weather.duplicate = checked(probability);
         self
     }
 
     /// The probability that a datagram is late by up to four times the longest delay, so that others overtake it.
+    ///
+    /// # Panics
+    ///
+    /// Unless it is from 0 to 1.
     pub fn reorder(mut self, probability: f64) -> Self {
-        self.weather.reorder = probability;
+        self.weather.reorder = checked(probability);
         self
     }
 
@@ -160,7 +173,7 @@ impl World {
     /// # Panics
     ///
     /// With the seed in the message: if a rank panics, or the world's [`limit`](Self::limit) is over before all ranks have
-    /// ended. And if the system grants no descriptors.
+    /// ended. And if it is called inside a runtime, or the system grants no descriptors.
     pub fn run<F, Fut>(self, program: F) -> Vec<Option<Fut::Output>>
     where
         F: Fn(Communicator, Net) -> Fut,
@@ -193,6 +206,11 @@ impl World {
             })
             .collect()
     }
+}
+
+fn checked(probability: f64) -> f64 {
+    assert!((0.0..=1.0).contains(&probability), "a probability is from 0 to 1, not {probability}");
+    probability
 }
 
 /// Plans are the same in all worlds, and proved once.

@@ -20,7 +20,8 @@ impl Net {
         Net { fabric, ranks }
     }
 
-    fn index(&self, rank: Rank) -> usize {
+    fn index(&self, rank: impl Into<Rank>) -> usize {
+        let rank = rank.into();
         assert!(rank.index() < self.ranks, "there is no rank {rank} in a world of {} ranks", self.ranks);
         rank.index()
     }
@@ -28,13 +29,13 @@ impl Net {
     /// The process of `rank` ends: its program is dropped where it waits, and its system closes its connections, which the
     /// others see as soon as they hear of it. A rank that kills itself goes on to its next `await`, but nothing that it
     /// sends leaves.
-    pub fn kill(&self, rank: Rank) {
+    pub fn kill(&self, rank: impl Into<Rank>) {
         self.fabric.kill(self.index(rank), false);
     }
 
     /// The host of `rank` vanishes, with its process: as [`kill`](Self::kill), but nothing tells the others. They notice it
     /// as they would over TCP, after about 20 s.
-    pub fn vanish(&self, rank: Rank) {
+    pub fn vanish(&self, rank: impl Into<Rank>) {
         self.fabric.kill(self.index(rank), true);
     }
 
@@ -53,7 +54,7 @@ impl Net {
 
     /// The process of `rank` stands still for a time, as on a machine that is busy or that was suspended. Its system goes
     /// on to receive what has room.
-    pub fn pause(&self, rank: Rank, time: Duration) {
+    pub fn pause(&self, rank: impl Into<Rank>, time: Duration) {
         self.fabric.pause(self.index(rank), time);
     }
 
