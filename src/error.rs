@@ -633,6 +633,8 @@ mod tests {
             retransmissions,
             rtt_us: 100,
             best_bytes_per_s: 0,
+            state_age: Duration::ZERO,
+            reason: String::new(),
         };
         let late = vec![Rank(1), Rank(2)];
         let links = vec![link(1, 0), link(2, 17), link(3, 5)];

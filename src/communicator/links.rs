@@ -6,7 +6,7 @@ use crate::rank::Rank;
 
 impl Communicator {
     /// The link to every rank of this communicator, in rank order, oneself included: how it is reached, in which state it
-    /// is, and what was counted since set-up. The counters are those of the processes: all communicators share their
+    /// is, since when and why, and what was counted since set-up. The counters are those of the processes: all communicators share their
     /// links. Asks the system twice per link; not for every step of a loop.
     ///
     /// A TCP link becomes [`Degraded`](crate::LinkState::Degraded) when ten samples in a row, each of operations of 1 MiB
@@ -116,12 +116,18 @@ mod tests {
         let mut ranks = two_ranks(&pause_us);
         let (one, zero) = (ranks.pop().unwrap(), ranks.pop().unwrap());
         // The guard gets to know what the link can do.
-        assert_eq!(zero.links()[1].state, LinkState::Ready);
+        let link = zero.links().remove(1);
+        assert_eq!((link.state, link.reason.as_str()), (LinkState::Ready, ""));
         send_until(|link| link.best_bytes_per_s > 0, &zero, &one);
         pause_us.store(5000, Ordering::Relaxed);
         send_until(|link| link.state == LinkState::Degraded, &zero, &one);
+        let slow = zero.links().remove(1);
+        assert!(slow.reason.contains("bytes per second, of"), "{slow:?}");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(zero.links()[1].state_age >= slow.state_age + Duration::from_millis(2));
         pause_us.store(0, Ordering::Relaxed);
         send_until(|link| link.state == LinkState::Ready, &zero, &one);
+        assert!(zero.links()[1].reason.contains("after it was slow"), "{:?}", zero.links()[1]);
         // Other tests of this process have no host of this name.
         let told = |what| {
             let mut told = warnings.with(what).into_iter();
@@ -142,10 +148,17 @@ mod tests {
         let crate::Error::Deadline(report) = &late.error else { panic!("{late}") };
         let links: Vec<_> = report.links.iter().map(|link| (link.rank, link.kind)).collect();
         assert_eq!(links, [(Rank(1), LinkKind::Tcp)], "{report:?}");
+        let dropped = std::time::Instant::now();
         drop(one);
         let gone = zero.recv(Rank(1), 1, vec![0u8]).wait().unwrap_err();
         assert!(matches!(gone.error, crate::Error::Left { .. }), "{gone}");
-        let frames = zero.links()[1].received_frames;
-        assert!(frames > 0, "the counters of a link that is gone are kept");
+        // It says goodbye once it has nothing more to do.
+        while zero.links()[1].state != LinkState::Down {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let gone = zero.links().remove(1);
+        assert!(gone.received_frames > 0, "the counters of a link that is gone are kept");
+        assert!(gone.state_age <= dropped.elapsed(), "{gone:?}");
+        assert_eq!((gone.state, gone.reason.as_str()), (LinkState::Down, "its process has left"));
     }
 }

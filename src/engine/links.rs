@@ -6,6 +6,8 @@
 //! that waiting for it is no time in which there was something to send. A link that was slow from the beginning is
 //! not found in this way.
 
+use std::time::Instant;
+
 use super::core::Core;
 use super::io::Via;
 use super::peer::Standing;
@@ -36,6 +38,8 @@ pub(super) struct Guard {
     slow: usize,
     good: u32,
     degraded: bool,
+    /// When and why that was last changed.
+    changed: Option<(Instant, String)>,
 }
 
 /// What a sample has changed.
@@ -103,6 +107,14 @@ impl Core {
             let Some(info) = pair.bulk.socket().and_then(tcp_info) else { continue };
             let change = pair.guard.sample(info);
             let (last, best) = (pair.guard.rates[IN_A_ROW - 1], pair.guard.best);
+            let reason = match change {
+                Change::None => None,
+                Change::Slow => Some(format!("{last} bytes per second, of {best} that it has sustained")),
+                Change::Recovered => Some(format!("{last} bytes per second again, after it was slow")),
+            };
+            if let Some(reason) = reason {
+                pair.guard.changed = Some((self.state.now, reason));
+            }
             let host = &self.state.peers[peer].label;
             let TcpInfo { rtt_us, retransmissions, .. } = info;
             match change {
@@ -141,7 +153,7 @@ impl Core {
     }
 
     /// What is known about the link to a process, by its rank in the world.
-    pub(crate) fn link(&self, peer: usize, rank: Rank) -> LinkReport {
+    pub(crate) fn link(&self, peer: usize, rank: Rank, now: Instant) -> LinkReport {
         let known = &self.state.peers[peer];
         let kind = match self.state.io.via(peer) {
             Via::Myself => LinkKind::Myself,
@@ -150,10 +162,14 @@ impl Core {
         };
         let guard = self.links[peer].as_ref().map(|pair| &pair.guard);
         let degraded = guard.is_some_and(|guard| guard.degraded);
-        let state = match known.standing {
-            Standing::Here if degraded => LinkState::Degraded,
-            Standing::Here => LinkState::Ready,
-            Standing::Left | Standing::Lost(_) => LinkState::Down,
+        let changed = guard.and_then(|guard| guard.changed.clone());
+        let (state, (since, reason)) = match &known.standing {
+            Standing::Here => {
+                let state = if degraded { LinkState::Degraded } else { LinkState::Ready };
+                (state, changed.unwrap_or((known.stands_since, String::new())))
+            }
+            Standing::Left => (LinkState::Down, (known.stands_since, "its process has left".into())),
+            Standing::Lost(cause) => (LinkState::Down, (known.stands_since, cause.clone())),
         };
         let Counters { traffic, retransmissions, rtt_us } = self.count(peer).unwrap_or(self.counters[peer]);
         LinkReport {
@@ -168,6 +184,8 @@ impl Core {
             retransmissions,
             rtt_us,
             best_bytes_per_s: guard.map_or(0, |guard| guard.best),
+            state_age: now.saturating_duration_since(since),
+            reason,
         }
     }
 
@@ -181,7 +199,7 @@ impl Core {
                 continue;
             };
             let links = report.late.iter().filter_map(|rank| Some((*rank, *members.get(rank.index())?)));
-            let links = links.map(|(rank, world)| self.link(world as usize, rank)).collect();
+            let links = links.map(|(rank, world)| self.link(world as usize, rank, self.state.now)).collect();
             if let Err(Error::Deadline(report)) = &mut self.state.ended[at].outcome.result {
                 report.links = links;
             }
@@ -193,7 +211,8 @@ impl Core {
         let reports = std::mem::take(&mut self.state.reports);
         let with_links = |(members, mut report): (std::sync::Arc<[u32]>, Report)| {
             let others = members.iter().zip(0..).filter(|(_, rank)| *rank != report.rank.0);
-            report.links = others.map(|(world, rank)| self.link(*world as usize, Rank(rank))).collect();
+            report.links =
+                others.map(|(world, rank)| self.link(*world as usize, Rank(rank), self.state.now)).collect();
             report
         };
         reports.into_iter().map(with_links).collect()

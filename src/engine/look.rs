@@ -29,7 +29,9 @@ impl Engine {
 
     /// What is known about the links to these processes, by their rank in the world and in a communicator.
     pub(crate) fn links(&self, peers: impl Iterator<Item = (usize, Rank)>) -> Vec<LinkReport> {
-        let links = self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank)).collect());
+        let now = self.shared.clock.now();
+        let links =
+            self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank, now)).collect());
         self.shared.drive();
         links
     }

@@ -170,7 +170,7 @@ impl State {
             orphans: Vec::new(),
             offenders: Vec::new(),
             closed: VecDeque::new(),
-            peers: labels.into_iter().map(Peer::new).collect(),
+            peers: labels.into_iter().map(|label| Peer::new(label, now)).collect(),
             now,
             live: 0,
             exchanging: 0,

@@ -319,7 +319,7 @@ impl State {
             return;
         }
         tracing::warn!(rank = peer, host = self.peers[peer].label, cause, "lost a rank");
-        self.peers[peer].standing = Standing::Lost(cause);
+        self.peers[peer].goes(Standing::Lost(cause), self.now);
         for index in 0..self.channels.len() {
             if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
                 self.forget_hold(index, rank);
@@ -407,7 +407,7 @@ impl State {
         if self.peers[peer].standing != Standing::Here {
             return;
         }
-        self.peers[peer].standing = Standing::Left;
+        self.peers[peer].goes(Standing::Left, self.now);
         for index in 0..self.channels.len() {
             if let Some(rank) = self.channels[index].as_ref().and_then(|channel| channel.rank_of(peer)) {
                 self.on_close(index, rank, 0);

@@ -147,6 +147,12 @@ pub struct LinkReport {
     pub rtt_us: u32,
     /// The best rate that it has sustained while there was something to send, in bytes per second; 0 while unknown.
     pub best_bytes_per_s: u64,
+    /// How long it has been in its state: since set-up, where that has never changed.
+    #[serde(default)]
+    pub state_age: Duration,
+    /// Why it is in its state; empty where that has never changed.
+    #[serde(default)]
+    pub reason: String,
 }
 
 impl fmt::Display for Report {

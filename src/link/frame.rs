@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 6;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.

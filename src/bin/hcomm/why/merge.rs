@@ -89,9 +89,13 @@ impl<'a> Picture<'a> {
         }
         *text += "\nLinks:\n";
         for (from, link) in &self.links {
+            let why = match link.reason.as_str() {
+                "" => String::new(),
+                reason => format!(" for {:.1?} ({reason})", link.state_age),
+            };
             let _ = writeln!(
                 text,
-                "  rank {from} to rank {} ({}): {}, {} bytes sent, {} received, {} retransmissions, round trip {} µs",
+                "  rank {from} to rank {} ({}): {}{why}, {} bytes sent, {} received, {} retransmissions, round trip {} µs",
                 link.rank,
                 link.address,
                 link.state,

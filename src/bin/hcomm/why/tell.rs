@@ -404,6 +404,7 @@ mod tests {
         let link = json!({
             "rank": 2, "kind": "Tcp", "state": "Down", "address": "host b", "sent_bytes": 5, "received_bytes": 6,
             "sent_frames": 1, "received_frames": 1, "retransmissions": 17, "rtt_us": 200, "best_bytes_per_s": 0,
+            "state_age": Duration::from_millis(1200), "reason": "its process ended",
         });
         let lost = |rank: u32, next: u32, other| {
             let operation = format!("recv(1 × u8, peer {next}, tag {rank})");
@@ -421,7 +422,7 @@ mod tests {
             "rank 1 recv(1 × u8, peer 2, tag 1) #0 → rank 2\n",
             "ranks wait for each other: 0 → 1 → 2 → 0",
             "rank 2 (host b) is lost",
-            "rank 0 to rank 2 (host b): down, 5 bytes sent, 6 received, 17 retransmissions, round trip 200 µs",
+            "rank 0 to rank 2 (host b): down for 1.2s (its process ended), 5 bytes sent, 6 received, 17 retransmissions, round trip 200 µs",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
