@@ -80,7 +80,7 @@ fn a_key_is_had_by_one_at_a_time() {
     let mut held = comm.keyed("a").unwrap();
     assert_eq!(held.key(), "a");
     let refused = comm.keyed("a").unwrap_err();
-    assert_eq!(class(&refused), "invalid argument");
+    assert_eq!(class(&refused), "key in use");
     assert!(refused.to_string().contains("\"a\""), "{refused}");
     let mut other = comm.keyed("b").unwrap();
     assert_eq!(other.all_reduce(vec![1u8], ReduceOp::Sum).wait().unwrap(), [1]);

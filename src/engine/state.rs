@@ -303,7 +303,8 @@ impl State {
     pub(super) fn begin(&mut self, op: Arc<Op>, request: &mut Request) {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
-        if collective {
+        // Others know where this rank stopped, once it has said so: what is refused here since contradicts nobody.
+        if collective && !channel.parted {
             channel.called(request.seq, request.desc);
         }
         let blameless =

@@ -127,6 +127,8 @@ pub fn class(error: &Error) -> &'static str {
         Error::Aborted { .. } => "aborted",
         Error::Cancelled { .. } => "cancelled",
         Error::InvalidArgument { .. } => "invalid argument",
+        Error::KeyInUse { .. } => "key in use",
+        Error::Limit { .. } => "limit",
         Error::Failed { .. } => "failed",
         Error::Closed { .. } => "closed",
         Error::Protocol { .. } => "protocol",
