@@ -59,6 +59,21 @@ fn a_rank_that_waits_blocked_panics() {
     }
 }
 
+#[test]
+fn a_world_that_cannot_be_is_refused() {
+    let refused = |make: fn() -> World| {
+        let panicked = std::panic::catch_unwind(make).expect_err("it was made");
+        panicked.downcast_ref::<String>().cloned().unwrap_or_default()
+    };
+    assert_eq!(refused(|| World::new(0)), "a world has 1 to 64 ranks, not 0");
+    assert_eq!(refused(|| World::new(65)), "a world has 1 to 64 ranks, not 65");
+    assert_eq!(refused(|| World::new(2).loss(1.5)), "a probability is from 0 to 1, not 1.5");
+    assert_eq!(refused(|| World::new(2).duplicate(-0.1)), "a probability is from 0 to 1, not -0.1");
+    assert_eq!(refused(|| World::new(2).reorder(f64::NAN)), "a probability is from 0 to 1, not NaN");
+    let refused = std::panic::catch_unwind(|| World::new(2).edge(0, 2, Duration::ZERO..Duration::ZERO));
+    assert!(refused.is_err());
+}
+
 // --- faults of the network only
 
 /// Calls, some at once, ended in any order.

@@ -80,6 +80,10 @@ impl Close {
     /// # Errors
     ///
     /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// As [`Operation::wait`].
     pub fn wait(self) -> Result<(), Error> {
         let Close { rounds, communicator } = self;
         let ended = rounds.into_iter().flatten().try_for_each(|round| round.wait().map(drop));

@@ -67,9 +67,9 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
 /// at the call, whichever way their futures are polled. Operations begin at the call. What ranks call is compared:
 /// a contradiction is an error on all of them, never a hang and never wrong data.
 ///
-/// The first call of a shape (a collective on so many ranks by one algorithm) takes longer than those that follow: its plan is built
-/// and proved then, once for all ranks and communicators of its world in this process, on the thread that calls. [`prepare_all_reduce`](Self::prepare_all_reduce) and
-/// [`explain`](Self::explain) do that ahead of time.
+/// The first call of a shape (a collective on so many ranks by one algorithm) takes longer than those that follow: its
+/// plan is built and proved then, once for all ranks and communicators of its world in this process, on the thread that
+/// calls. [`prepare_all_reduce`](Self::prepare_all_reduce) and [`explain`](Self::explain) do that ahead of time.
 ///
 /// Once a rank is lost it has failed, and its operations with it; [`state`](Self::state) says so, and
 /// [`rebuild`](Self::rebuild) makes it anew among the ranks that are left, who may differ by the call in which it failed.

@@ -175,6 +175,10 @@ impl Rebuild {
     /// # Errors
     ///
     /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// As [`Operation::wait`].
     pub fn wait(mut self) -> Result<Communicator, Error> {
         let agreed = self.agreed.take().ok_or_else(|| self.closed())?;
         self.successor(&agreed.wait()?)

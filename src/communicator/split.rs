@@ -101,6 +101,10 @@ impl Split {
     /// # Errors
     ///
     /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// As [`Operation::wait`].
     pub fn wait(self) -> Result<Option<Communicator>, Error> {
         let Gathering { calls, parent, number } = self.gathering;
         let calls = calls.wait()?;
@@ -125,6 +129,10 @@ impl Dup {
     /// # Errors
     ///
     /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// As [`Operation::wait`].
     pub fn wait(self) -> Result<Communicator, Error> {
         let Gathering { calls, parent, number } = self.gathering;
         Ok(parent.child(number, DUP, &calls.wait()?))
