@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 
 use common::processes::passes_alone;
 use common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
-use hcomm::{Communicator, InitError, Rank, ReduceOp, Token};
+use hcomm::{Communicator, Error, InitError, Rank, ReduceOp, Token};
 
 /// A world of ranks of this process by TCP, each with its own limit.
 fn limited(limits: &[usize]) -> Vec<Result<Communicator, InitError>> {
@@ -109,6 +109,26 @@ fn what_waits_for_room_is_ended_like_the_rest() {
             }
         }
     });
+}
+
+/// It is no part of what else is in flight, whichever that is.
+#[test]
+fn a_call_that_is_refused_leaves_the_first_one_alone() {
+    const BYTES: usize = 64 << 20;
+    for round in 0..5u8 {
+        run(connect(2, 64 << 20), move |mut comm| {
+            let mut whole = vec![0u8; BYTES];
+            if comm.rank() == Rank(0) {
+                whole.fill(round + 1);
+            }
+            let whole = comm.broadcast(whole, Rank(0));
+            for _ in 0..200 {
+                let failed = comm.reduce_scatter(vec![1u32; 3], ReduceOp::Sum).wait().unwrap_err();
+                assert!(matches!(failed.error, Error::InvalidArgument { .. }), "{}", failed.error);
+            }
+            assert!(whole.wait().unwrap().iter().all(|byte| *byte == round + 1));
+        });
+    }
 }
 
 #[test]
