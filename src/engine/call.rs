@@ -195,11 +195,11 @@ impl Op {
 
     /// The caller's own limit, once.
     pub(crate) fn take_limit(&self) -> Option<Duration> {
-        match self.limit_ms.load(Ordering::Acquire) {
+        // At most times there is none, and a look costs less. One that comes meanwhile is taken, or stays.
+        match self.limit_ms.load(Ordering::Relaxed) {
             0 => None,
-            ms => {
-                self.limit_ms.store(0, Ordering::Relaxed);
-                Some(Duration::from_millis(ms))
+            _ => {
+                Some(self.limit_ms.swap(0, Ordering::AcqRel)).filter(|ms| *ms > 0).map(Duration::from_millis)
             }
         }
     }
@@ -265,4 +265,39 @@ impl Records {
 /// A panic while such a lock is held leaves nothing half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Whoever keeps deadlines may take one limit while the caller sets another.
+    #[test]
+    fn the_last_limit_that_was_set_is_taken() {
+        const ROUNDS: u64 = 100_000;
+        let (op, taken) = (Arc::new(Op::default()), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+        let keeper = {
+            let (op, taken) = (op.clone(), taken.clone());
+            std::thread::spawn(move || {
+                while taken.load(Ordering::Acquire) < 2 * ROUNDS {
+                    match op.take_limit() {
+                        Some(limit) => taken.store(limit.as_millis() as u64, Ordering::Release),
+                        None => std::hint::spin_loop(),
+                    }
+                }
+            })
+        };
+        for round in 1..=ROUNDS {
+            op.limit(Duration::from_millis(2 * round - 1));
+            op.limit(Duration::from_millis(2 * round));
+            let begun = Instant::now();
+            while taken.load(Ordering::Acquire) != 2 * round {
+                assert!(begun.elapsed() < Duration::from_secs(60), "limit {} is lost", 2 * round);
+                std::thread::yield_now();
+            }
+        }
+        keeper.join().unwrap();
+    }
 }
