@@ -164,6 +164,34 @@ fn a_receive_outlives_its_communicator() {
     }
 }
 
+#[test]
+fn a_close_can_be_given_up_while_it_waits_for_what_was_called_before() {
+    for link in LINKS {
+        let step = std::sync::Arc::new(std::sync::Barrier::new(2));
+        run(connect(link, 2), move |comm| {
+            if comm.rank() == Rank(0) {
+                let mut keyed = comm.keyed("not called by the other").unwrap();
+                let pending = keyed.all_reduce(vec![1u32], ReduceOp::Sum);
+                let mut close = comm.close();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                // The first round ends, the second does not begin.
+                let waited = runtime
+                    .block_on(async { tokio::time::timeout(Duration::from_millis(300), &mut close).await });
+                assert!(waited.is_err(), "{link:?}");
+                close.cancel();
+                let error = close.wait().unwrap_err();
+                assert!(matches!(error, Error::Cancelled { .. }), "{link:?}: {error}");
+                step.wait();
+                drop(pending);
+            } else {
+                let error = comm.close().wait().unwrap_err();
+                assert!(matches!(error, Error::Aborted { .. }), "{link:?}: {error}");
+                step.wait();
+            }
+        });
+    }
+}
+
 #[cfg(feature = "testing")]
 mod simulated {
     use hcomm::testing::World;

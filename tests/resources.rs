@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use common::processes::passes_alone;
 use common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
@@ -107,6 +108,52 @@ fn what_waits_for_room_is_ended_like_the_rest() {
             for _ in 0..20 {
                 assert_eq!(comm.all_reduce(vec![1f64; 300_000], ReduceOp::Sum).wait().unwrap()[0], 2.0);
             }
+        }
+    });
+}
+
+/// A call that waits for room has its own limit, and can be given up; so it is on all ranks, wherever it waits.
+#[test]
+fn what_waits_for_room_does_not_wait_for_longer_than_it_may() {
+    const COUNT: usize = 1 << 20;
+    let step = Arc::new(Barrier::new(3));
+    run(connect(3, 1 << 20), move |mut comm| {
+        let me = comm.rank();
+        for round in 0..10 {
+            let sum = |comm: &mut Communicator| comm.all_reduce(vec![1u32; COUNT], ReduceOp::Sum);
+            if me == Rank(2) {
+                // The others' first call can't end before this, and the second begins when it has.
+                step.wait();
+            }
+            let first = sum(&mut comm);
+            let mut second = sum(&mut comm);
+            if me == Rank(0) {
+                assert_eq!(comm.resources().delayed, 1);
+                if round % 2 == 0 {
+                    second = second.timeout(Duration::from_millis(200));
+                } else {
+                    second.cancel();
+                }
+            }
+            let third = sum(&mut comm);
+            let failed = second.wait().unwrap_err();
+            assert_eq!(failed.buffer.map(|buffer| buffer.len()), Some(COUNT), "it comes back");
+            match (&failed.error, me, round % 2) {
+                (Error::Deadline(report), Rank(0), 0) => {
+                    assert!(report.late.contains(&Rank(2)), "{report}");
+                    assert!(report.cause.contains("not over before it: all_reduce(1048576"), "{report}");
+                }
+                (Error::Cancelled { .. }, Rank(0), 1)
+                | (Error::Deadline(_), Rank(1), 0)
+                | (Error::Aborted { by: Rank(0), .. }, Rank(1 | 2), _) => {}
+                (error, ..) => panic!("rank {me} round {round}: {error}"),
+            }
+            if me != Rank(2) {
+                step.wait();
+            }
+            assert!(first.wait().unwrap().iter().all(|value| *value == 3));
+            assert!(third.wait().unwrap().iter().all(|value| *value == 3));
+            assert_usable(&mut comm);
         }
     });
 }

@@ -111,6 +111,8 @@ pub(crate) enum Work {
     Rebuild,
     /// It is known to be wrong: it takes its number, fails, and the others are told.
     Refuse(Box<Error>),
+    /// It ended while it waited to begin, and all know: it takes its number.
+    GivenUp,
 }
 
 /// How it ended.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::{CallDesc, Op, Request};
+use super::call::{CallDesc, Op, Request, Work};
 use super::direct::Standing;
 use super::due::Holds;
 pub(crate) use super::family::Family;
@@ -24,7 +24,7 @@ const HISTORY_MAX: usize = 64;
 /// Verdicts on numbers not called yet; far more than operations in flight, so only a broken peer meets it.
 const TOMBS_MAX: usize = 4096;
 /// Frames of one rank kept for numbers not called yet. Payload among them is bounded by the eager budget already.
-const STASH_MAX: usize = 65_536;
+pub(super) const STASH_MAX: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -40,12 +40,12 @@ pub(crate) struct Channel {
     pub holds: Holds,
     /// Number that the next collective will have.
     pub called: u64,
-    pub inflight: Vec<(u64, RunKey)>,
+    pub inflight: VecDeque<(u64, RunKey)>,
     /// Operations of any kind in flight.
     pub live: usize,
     /// Collectives that wait for room to begin, in order, and since when.
     pub delayed: VecDeque<(Arc<Op>, Request, Instant)>,
-    stash: Vec<Stashed>,
+    stash: VecDeque<Stashed>,
     /// How many of these are of each rank.
     stashed: Vec<usize>,
     tombs: VecDeque<Tomb>,
@@ -160,10 +160,10 @@ impl Channel {
             lineage: Arc::default(),
             holds: Holds::new(ranks),
             called: 0,
-            inflight: Vec::new(),
+            inflight: VecDeque::new(),
             live: 0,
             delayed: VecDeque::new(),
-            stash: Vec::new(),
+            stash: VecDeque::new(),
             stashed: vec![0; ranks],
             tombs: VecDeque::new(),
             history: VecDeque::new(),
@@ -201,6 +201,20 @@ impl Channel {
 
     pub(crate) fn flight(&self, seq: u64) -> Option<RunKey> {
         self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
+    }
+
+    /// One is in flight no more: mostly one of the first.
+    pub(super) fn landed(&mut self, key: RunKey) {
+        if let Some(at) = self.inflight.iter().position(|(_, of)| *of == key) {
+            self.inflight.remove(at);
+        }
+    }
+
+    /// The place of a number among those that wait to begin, which follow each other.
+    pub(super) fn delayed_at(&self, seq: u64) -> Option<usize> {
+        let (_, first, _) = self.delayed.front()?;
+        let at = usize::try_from(seq.checked_sub(first.seq)?).ok()?;
+        self.delayed.get(at).filter(|(_, request, _)| request.seq == seq).map(|_| at)
     }
 
     pub(super) fn is_to_settle(&self, seq: u64) -> bool {
@@ -245,14 +259,14 @@ impl Channel {
             return Err("too many frames for operations that were not called".into());
         }
         *of += 1;
-        self.stash.push(stashed);
+        self.stash.push_back(stashed);
         Ok(())
     }
 
     /// The next frame kept for a number, in the order of arrival.
     pub(crate) fn unkeep(&mut self, seq: u64) -> Option<Stashed> {
         let index = self.stash.iter().position(|stashed| stashed.header.number == seq)?;
-        let stashed = self.stash.remove(index);
+        let stashed = self.stash.remove(index)?;
         self.stashed[stashed.from] -= 1;
         Some(stashed)
     }
@@ -264,7 +278,7 @@ impl Channel {
     }
 
     /// All frames kept for numbers that will not be called any more.
-    pub(crate) fn take_kept(&mut self) -> Vec<Stashed> {
+    pub(crate) fn take_kept(&mut self) -> VecDeque<Stashed> {
         self.stashed.fill(0);
         std::mem::take(&mut self.stash)
     }
@@ -285,8 +299,22 @@ impl Channel {
         }
     }
 
+    /// Whether the outcome of a number that has not begun is known, so that what comes for it is of no use.
     pub(crate) fn is_buried(&self, seq: u64) -> bool {
-        self.tombs.iter().any(|tomb| tomb.seq == seq)
+        let given_up = |at: usize| matches!(self.delayed[at].1.work, Work::GivenUp);
+        self.delayed_at(seq).is_some_and(given_up) || self.tombs.iter().any(|tomb| tomb.seq == seq)
+    }
+
+    /// Who has given a number up that has not begun, and why; unless ranks disagree about it, which goes first.
+    pub(super) fn given_up_by(&self, seq: u64) -> Option<(usize, Cause)> {
+        let mut found = None;
+        for tomb in self.tombs.iter().filter(|tomb| tomb.seq == seq) {
+            match &tomb.verdict {
+                Verdict::Contradicted(_) => return None,
+                Verdict::Aborted(cause) => found = Some((tomb.by, cause.clone())),
+            }
+        }
+        found
     }
 
     /// The verdicts on a number that is about to be called.

@@ -14,6 +14,10 @@ use crate::rank::Seq;
 impl State {
     /// Begins a call that something may be wrong with.
     pub(super) fn begin_doubtful(&mut self, op: Arc<Op>, request: &mut Request) {
+        if let Work::GivenUp = request.work {
+            self.pass_over(request);
+            return;
+        }
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         let collective = request.desc.tag.is_none();
         let (mut calls, mut aborted) = (Vec::new(), None);
@@ -48,7 +52,7 @@ impl State {
             refusal.or(aborted).or_else(|| self.departed(request)).or_else(|| self.overdone(request))
         {
             if collective {
-                self.drop_kept(request);
+                self.drop_kept(request.channel, request.seq);
                 self.tell_failed(request.channel, request.seq);
                 if !known {
                     self.publish_failure(request.channel, request.seq, &error);
@@ -64,15 +68,25 @@ impl State {
         self.launch(op, request, calls);
     }
 
+    /// A call that ended while it waited takes its number.
+    fn pass_over(&mut self, request: &Request) {
+        if let Some(channel) = self.channels[request.channel].as_mut() {
+            channel.exhume(request.seq);
+        }
+        self.drop_kept(request.channel, request.seq);
+        self.tell_failed(request.channel, request.seq);
+    }
+
     fn tell_failed(&mut self, channel: usize, seq: u64) {
         if let Some(channel) = self.channels[channel].as_mut() {
             channel.told(seq);
         }
     }
 
-    fn drop_kept(&mut self, request: &Request) {
-        let Some(channel) = self.channels[request.channel].as_mut() else { return };
-        while let Some(stashed) = channel.unkeep(request.seq) {
+    /// What came for a number that will not begin is of no use.
+    pub(super) fn drop_kept(&mut self, index: usize, seq: u64) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        while let Some(stashed) = channel.unkeep(seq) {
             let world = channel.members[stashed.from] as usize;
             stashed.discard(world, &mut self.io);
         }
@@ -107,7 +121,7 @@ impl State {
             Work::Recv { from } => {
                 from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
             }
-            Work::Refuse(_) | Work::Rebuild => false,
+            Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))

@@ -18,7 +18,7 @@ use crate::link::frame::{HELD, Header, Kind, Outgoing};
 
 /// How often what is due without an hour of its own is looked at: deadlines that don't run, in case nobody saw that they do
 /// again; and receives that may have been let go of.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// Who holds the deadlines of a communicator.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Engine {
 impl State {
     /// What fell due; returns when to look again.
     pub(crate) fn tick(&mut self) -> Option<Instant> {
-        let mut next = self.tell_holds().into_iter().chain(self.settles_by()).min();
+        let mut next = self.tell_holds().into_iter().chain(self.review_delayed()).min();
         // However many operations wait on a communicator, its members are told once.
         let mut waiting = Vec::new();
         for slot in 0..self.slots() {
@@ -246,7 +246,7 @@ impl State {
         }
     }
 
-    fn suspended_since(&self, index: usize) -> Option<Instant> {
+    pub(super) fn suspended_since(&self, index: usize) -> Option<Instant> {
         self.channels[index].as_ref()?.holds.since
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::call::{CallDesc, Op};
 use super::io::Io;
 use super::order::Priority;
+use super::room::Need;
 use crate::error::CallInfo;
 use crate::kernel::Reduction;
 use crate::link::RunKey;
@@ -33,8 +34,8 @@ pub(crate) struct Head {
     pub remarks: u32,
     /// What ranks call under this number, once somebody contradicted, and when that is decided.
     pub calls: Vec<(usize, CallInfo)>,
-    /// Working memory set aside for it.
-    pub aside: usize,
+    /// What was set aside for it.
+    pub aside: Need,
     pub verdict: Option<Instant>,
     pub priority: Priority,
     /// It waits for its turn, where turns have an order.

@@ -95,7 +95,7 @@ impl State {
         let Some(head) = self.new_head(op, request) else { return };
         let key = head.key;
         if let Some(channel) = self.channels[request.channel].as_mut() {
-            channel.inflight.push((request.seq, key));
+            channel.inflight.push_back((request.seq, key));
         }
         self.polled.push(key);
         self.place_flight(key, Flight::Direct(Direct { head, part }));

@@ -13,7 +13,7 @@
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
-//! - [`settle`]: calls that wait for what was called before; [`room`]: memory beyond the callers' buffers, and its limit
+//! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory; [`family`]: those under its keys; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
@@ -23,6 +23,7 @@ pub(crate) mod call;
 pub(crate) mod channel;
 mod circle;
 pub(crate) mod core;
+mod delayed;
 mod direct;
 mod doubtful;
 mod due;

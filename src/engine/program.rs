@@ -21,6 +21,9 @@ pub(crate) struct Program {
     pub scratch: Vec<Range>,
     /// Messages that are reduced as they come, and need a window each if they come over byte links.
     pub windows: usize,
+    /// Between this rank and one other at most, in both directions: for each of them, one frame at most may come before its
+    /// call, payload or a word on it.
+    pub messages: usize,
     /// If all of it is one exchange.
     pub exchange: Option<Shape>,
     /// If all of it is a block for each rank to reduce and to write to all others.
@@ -96,6 +99,7 @@ impl Program {
             outgoing: vec![Vec::new(); ranks],
             scratch: plan.ranks[rank].scratch.clone(),
             windows: 0,
+            messages: 0,
             exchange: None,
             direct: None,
             plan: plan.clone(),
@@ -130,10 +134,17 @@ impl Program {
             };
             program.steps.push(Step { act, range, after: step.after.clone() });
         }
+        program.messages = program.messages();
         program.fuse();
         program.exchange = program.shape();
         program.direct = program.blocks(rank);
         program
+    }
+
+    fn messages(&self) -> usize {
+        let count = |table: &Vec<u16>| table.iter().filter(|at| **at != NONE).count();
+        let both = self.incoming.iter().zip(&self.outgoing).map(|(from, to)| count(from) + count(to));
+        both.max().unwrap_or(0)
     }
 
     /// Lets reductions write their results to peers as well: to where they have just read.

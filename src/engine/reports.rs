@@ -296,7 +296,7 @@ fn uncalled_key(channel: &Channel, late: &[usize], seq: u64) -> String {
 }
 
 /// What the others are told: it must fit a frame, and they know by themselves what ranks have told.
-fn brief(report: &Report) -> Box<Report> {
+pub(super) fn brief(report: &Report) -> Box<Report> {
     /// States in words, of a hundred bytes each or so; a frame of control holds 16 KiB.
     const STATES_MAX: usize = 50;
     let states = report.states.iter().take(STATES_MAX).cloned().collect();
@@ -304,7 +304,7 @@ fn brief(report: &Report) -> Box<Report> {
 }
 
 /// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.
-fn culprits(
+pub(super) fn culprits(
     me: usize,
     waits: &[usize],
     seq: u64,

@@ -7,14 +7,19 @@
 //! others have ended; those called later on its communicator wait behind it, so that numbers begin in order. What comes
 //! for it meanwhile is kept like what comes before a call.
 //!
+//! So it is with what others have to keep for it: a rank may be ahead of another by as many operations as it likes, but those
+//! in flight leave no more frames there than an honest rank may.
+//!
 //! Why this can't deadlock: where nothing of a communicator is in flight, its next collective begins whatever the share
 //! says. So on every rank the lowest number that is not over has begun, or begins once those before it are over; it
 //! waits only for the same number on other ranks, never for room. The limit can be exceeded by the need of one operation
 //! per communicator.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::call::{Op, Request, Work};
+use super::channel::STASH_MAX;
 use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
 use super::run::WINDOW;
 use super::state::State;
@@ -63,37 +68,66 @@ pub(crate) struct Usage {
     pub delayed: usize,
 }
 
+/// Frames that operations in flight may leave with one peer at most, before he has called any of them: half of what he
+/// keeps. The rest is for small messages of operations that are over here, which the eager budget bounds.
+const FRAMES_MAX: usize = STASH_MAX / 2;
+/// Every operation counts so many, so that no more than 512 are in flight: they are searched, and looked at in turn.
+const FRAMES_LEAST: usize = FRAMES_MAX / 512;
+
+/// What one operation may need at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Need {
+    bytes: usize,
+    /// Frames that a peer keeps for it until he calls.
+    frames: usize,
+}
+
 /// What operations in flight have set aside.
 #[derive(Debug)]
 pub(crate) struct Room {
     share: usize,
-    used: usize,
+    used: Need,
     /// Collectives that wait to begin.
     delayed: usize,
+    /// When the first of them is due; `None` where that is not known.
+    pub(super) due: Option<Instant>,
 }
 
 impl Room {
     pub(crate) fn new(pool: &Pool) -> Self {
-        Room { share: Memory { limit: pool.memory_limit() }.working(), used: 0, delayed: 0 }
+        Room {
+            share: Memory { limit: pool.memory_limit() }.working(),
+            used: Need::default(),
+            delayed: 0,
+            due: None,
+        }
     }
 
-    /// One of those that wait does no longer.
-    pub(super) fn undelay(&mut self) {
-        self.delayed -= 1;
+    /// Whether any collective waits to begin.
+    pub(super) fn is_short(&self) -> bool {
+        self.delayed > 0
     }
 
-    pub(crate) fn release(&mut self, bytes: usize) {
-        self.used -= bytes;
+    fn has(&self, need: Need) -> bool {
+        self.used.bytes + need.bytes <= self.share && self.used.frames + need.frames <= FRAMES_MAX
+    }
+
+    pub(crate) fn release(&mut self, need: Need) {
+        self.used.bytes -= need.bytes;
+        self.used.frames -= need.frames;
     }
 }
 
 impl State {
     /// What a collective may need at most.
-    fn need(&self, request: &Request) -> usize {
-        let Work::Collective(program) = &request.work else { return 0 };
+    fn need(&self, request: &Request) -> Need {
+        let Work::Collective(program) = &request.work else { return Need::default() };
         let bytes = request.parts.raw().len();
         let windows = if self.io.hub.is_some() { 0 } else { program.windows };
-        program.scratch.len() * bytes + windows * bytes.min(WINDOW)
+        Need {
+            bytes: program.scratch.len() * bytes + windows * bytes.min(WINDOW),
+            frames: program.messages.max(FRAMES_LEAST),
+        }
     }
 
     /// Sets aside what a collective may need; or lets it wait, and says so.
@@ -102,17 +136,19 @@ impl State {
         let unsettled = self.is_unsettled(request.channel, request.seq);
         let Some(channel) = self.channels[request.channel].as_mut() else { return false };
         let idle = channel.inflight.is_empty();
-        if !unsettled && channel.delayed.is_empty() && (idle || self.room.used + need <= self.room.share) {
+        if !unsettled && channel.delayed.is_empty() && (idle || self.room.has(need)) {
             return false;
         }
         channel.delayed.push_back((op.clone(), request.take(), self.now));
         self.room.delayed += 1;
+        self.review_last(request.channel);
         true
     }
 
-    pub(super) fn set_aside(&mut self, request: &Request) -> usize {
+    pub(super) fn set_aside(&mut self, request: &Request) -> Need {
         let need = self.need(request);
-        self.room.used += need;
+        self.room.used.bytes += need.bytes;
+        self.room.used.frames += need.frames;
         need
     }
 
@@ -138,18 +174,16 @@ impl State {
     /// The next of a communicator, if there is room for it.
     fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
         let channel = self.channels[index].as_ref()?;
-        let (op, request, since) = channel.delayed.front()?;
-        if self.is_unsettled(index, request.seq) {
-            let waited = channel.holds.counted(*since, self.now);
-            return if waited >= op.limit_or(request.deadline) { self.unsettled(index) } else { None };
-        }
-        if !channel.inflight.is_empty() && self.room.used + self.need(request) > self.room.share {
+        let (_, request, _) = channel.delayed.front()?;
+        let full = || !channel.inflight.is_empty() && !self.room.has(self.need(request));
+        let given_up = matches!(request.work, Work::GivenUp);
+        if !given_up && (self.is_unsettled(index, request.seq) || full()) {
             return None;
         }
         let now = self.now;
         let channel = self.channels[index].as_mut()?;
         let (op, mut request, since) = channel.delayed.pop_front()?;
-        self.room.undelay();
+        self.room.delayed -= 1;
         // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
         let deadline = op.take_limit().unwrap_or(request.deadline);
         request.deadline = deadline.saturating_sub(channel.holds.counted(since, now));
@@ -166,7 +200,7 @@ impl State {
     pub(crate) fn usage(&self) -> Usage {
         let kept: usize = self.channels.iter().flatten().map(|channel| channel.kept_bytes()).sum();
         Usage {
-            working: self.room.used,
+            working: self.room.used.bytes,
             kept: kept + self.orphan_bytes(),
             queued: self.io.queued_bytes(),
             descriptors: 2 * self.io.peers.iter().filter(|peer| peer.via == Via::Stream).count(),

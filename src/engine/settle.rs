@@ -5,14 +5,8 @@
 //! Receives whose message is not known, and sends, are not waited for: the round before has come from every rank, after all
 //! that it had sent; so there is no message for the former, and who receives one of the latter waits for it himself.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use super::call::{Op, Request, Work};
 use super::shared::Engine;
 use super::state::{Flight, State};
-use crate::error::{Error, Report};
-use crate::rank::{Rank, Seq};
 
 impl Engine {
     /// Collectives from this number on begin once what was called before is over here.
@@ -28,7 +22,7 @@ impl Engine {
 
 impl State {
     /// What a communicator waits for, if this number is one that waits.
-    fn unsettling(&self, index: usize) -> impl Iterator<Item = &Flight> {
+    pub(super) fn unsettling(&self, index: usize) -> impl Iterator<Item = &Flight> {
         let keys = self.keys_on_index(index);
         let concerns = move |channel: usize| channel == index || keys.contains(&channel);
         let is_under_way = |flight: &Flight| match flight {
@@ -45,41 +39,5 @@ impl State {
         }
         let delayed = |key: &usize| self.channels[*key].as_ref().is_some_and(|key| !key.delayed.is_empty());
         self.keys_on_index(index).iter().any(delayed) || self.unsettling(index).next().is_some()
-    }
-
-    /// When the first that waits so waits no longer.
-    pub(super) fn settles_by(&self) -> Option<Instant> {
-        let first = self.channels.iter().flatten().filter_map(|channel| {
-            let (op, request, since) = channel.delayed.front()?;
-            let waited = channel.holds.counted(*since, self.now);
-            let left = op.limit_or(request.deadline).saturating_sub(waited);
-            channel.is_to_settle(request.seq).then(|| self.now.checked_add(left))?
-        });
-        first.min()
-    }
-
-    /// Takes the first call of a communicator, which has waited too long for others: it fails.
-    pub(super) fn unsettled(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
-        /// Calls named: more would explain no more.
-        const NAMED: usize = 3;
-        let call = |flight: &Flight| format!("{} #{}", flight.head().desc.info(), flight.head().seq);
-        let calls: Vec<String> = self.unsettling(index).take(NAMED).map(call).collect();
-        let mut late: Vec<usize> = self.unsettling(index).flat_map(Flight::waits_for).collect();
-        late.sort_unstable();
-        late.dedup();
-        let about = self.about(index, &late)?;
-        let (op, mut request, since) = self.channels[index].as_mut()?.delayed.pop_front()?;
-        self.room.undelay();
-        let report = Report {
-            operation: request.desc.operation.into(),
-            seq: Seq(request.seq),
-            waited: self.now.saturating_duration_since(since),
-            late: late.into_iter().map(|rank| Rank(rank as u32)).collect(),
-            cause: format!("not over before it: {}", calls.join(", ")),
-            ..about
-        };
-        request.work = Work::Refuse(Box::new(Error::Deadline(Box::new(report))));
-        request.deadline = Duration::ZERO;
-        Some((op, request))
     }
 }

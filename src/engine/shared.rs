@@ -322,6 +322,7 @@ impl Shared {
                 }
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
+                core.state.review_again();
                 core.state.tick();
             }
             if self.ask_poll_set.load(Ordering::Relaxed) && self.ask_poll_set.swap(false, Ordering::AcqRel) {

@@ -17,7 +17,7 @@ use super::peer::{Peer, Standing};
 use super::point::Point;
 use super::program::Program;
 use super::rebuild::Waiting;
-use super::room::Room;
+use super::room::{Need, Room};
 use super::run::{Recycled, Run};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
@@ -307,8 +307,9 @@ impl State {
         if collective && !channel.parted {
             channel.called(request.seq, request.desc);
         }
-        let blameless =
-            channel.is_blameless() && !op.is_cancelled() && !matches!(request.work, Work::Refuse(_));
+        let blameless = channel.is_blameless()
+            && !op.is_cancelled()
+            && !matches!(request.work, Work::Refuse(_) | Work::GivenUp);
         if blameless && self.departed(request).is_none() && self.overdone(request).is_none() {
             self.launch(op, request, Vec::new());
             return;
@@ -345,7 +346,7 @@ impl State {
             remark: self.now + STALL,
             remarks: 0,
             calls: Vec::new(),
-            aside: 0,
+            aside: Need::default(),
             verdict: None,
             priority: request.priority,
             queued: false,
@@ -364,7 +365,7 @@ impl State {
         let Some(channel) = self.channels[request.channel].as_mut() else { return };
         match std::mem::replace(&mut request.work, Work::Rebuild) {
             Work::Collective(program) => {
-                channel.inflight.push((request.seq, key));
+                channel.inflight.push_back((request.seq, key));
                 self.begin_collective(head, program, parts);
                 self.adopt(key, request.channel, request.seq);
                 self.contradict(key, calls);
@@ -372,7 +373,7 @@ impl State {
             }
             Work::Send { to } => self.launch_send(head, to, parts),
             Work::Recv { from } => self.launch_receive(head, from, parts),
-            Work::Refuse(_) | Work::Rebuild => {}
+            Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);
     }
@@ -545,7 +546,7 @@ impl State {
             channel.live -= 1;
             match &flight {
                 Flight::Collective(_) | Flight::Exchange(_) | Flight::Direct(_) => {
-                    channel.inflight.retain(|(_, of)| *of != key);
+                    channel.landed(key);
                     if forget {
                         channel.told(head.seq);
                     }

@@ -9,6 +9,7 @@ use super::channel::{Past, Tomb, Verdict};
 use super::io::Via;
 use super::matching::Unexpected;
 use super::peer::Standing;
+use super::reports::brief;
 use super::state::{Flight, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
@@ -197,6 +198,7 @@ impl State {
             self.finish_aborted(key, from, &cause);
         } else if seq >= channel.called {
             channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause) });
+            self.heed_abort(index, seq);
         }
         Ok(())
     }
@@ -246,6 +248,7 @@ impl State {
             }
             Error::Left { rank, host, .. } => Cause::Departed { rank, host: host.to_string() },
             Error::Cancelled { .. } => Cause::Cancelled,
+            Error::Deadline(report) => Cause::Deadline(brief(&report)),
             other => Cause::Failed(other.to_string()),
         };
         self.publish_abort(index, seq, &cause);
@@ -495,6 +498,7 @@ impl State {
             self.part_with_closed(key);
         }
         self.fail_panicked(index, rank);
+        self.review_delayed_on(index);
         self.closes_keys(index, rank);
     }
 
