@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::{LINKS, assert_usable, class, world};
-use hcomm::{Error, Rank, blocking};
+use hcomm::path::Algorithm;
+use hcomm::{Error, Rank, ReduceOp, blocking};
 
 /// What waits for a rank that is late by design.
 const SHORT: Duration = Duration::from_millis(300);
@@ -106,6 +108,88 @@ fn close_has_a_limit_and_an_operation_of_its_own() {
                 blocking::send(&comm, Rank(1), 1, &[1u8]).unwrap();
             }
             assert_usable(&mut comm);
+        });
+    }
+}
+
+/// Whoever drops the future is told of as one that has left, and keeps nothing of what comes for the communicator.
+#[test]
+fn a_communicator_that_a_rank_does_not_take_is_left_by_it() {
+    for link in LINKS {
+        let step = Arc::new(Barrier::new(2));
+        world(link, 3, move |mut comm| {
+            for round in 0..20 {
+                if comm.rank() == Rank(1) {
+                    let split = comm.split(Some(7), 0);
+                    if round % 3 == 0 {
+                        // It has ended, and what others send for the new one has come.
+                        std::thread::sleep(Duration::from_millis(30));
+                    }
+                    drop(split);
+                } else {
+                    let mut child = comm.split(Some(7), 0).wait().unwrap().unwrap();
+                    drop(child.send(Rank(1), 3, vec![1u8; 60_000]));
+                    let error: Error = match round % 4 {
+                        0 => child.recv(Rank(1), 3, vec![0u8]).wait().unwrap_err().into(),
+                        1 => {
+                            child.keyed("a").unwrap().broadcast(vec![0u8], Rank(1)).wait().unwrap_err().into()
+                        }
+                        _ => {
+                            let child = child.using(Algorithm::MeshOneShot);
+                            child.all_reduce(vec![1u32; 100], ReduceOp::Sum).wait().unwrap_err().into()
+                        }
+                    };
+                    assert!(matches!(error, Error::Left { rank: Rank(1), .. }), "{link:?} {round}: {error}");
+                    // Who closes it first is one that has left, too.
+                    step.wait();
+                    assert_eq!(class(&child.close().wait().unwrap_err()), "left");
+                }
+            }
+            assert_usable(&mut comm);
+            assert_eq!(comm.resources().kept, 0, "{link:?} rank {}", comm.rank());
+        });
+    }
+}
+
+/// A rank that drops its future because it panics is told of as one that has.
+#[test]
+fn a_rank_that_panics_before_it_takes_a_communicator_is_lost_to_it() {
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            if comm.rank() == Rank(1) {
+                let split = comm.split(Some(7), 0);
+                let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                    let _split = split;
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }));
+                assert!(panicked.is_err());
+            } else {
+                let mut child = comm.split(Some(7), 0).wait().unwrap().unwrap();
+                let error = child.all_reduce(vec![1u32; 100], ReduceOp::Sum).wait().unwrap_err().error;
+                assert!(matches!(error, Error::PeerLost { rank: Rank(1), .. }), "{link:?}: {error}");
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+/// However long ago this rank has closed it: what another one says of it when he does is kept by nobody.
+#[test]
+#[ignore = "takes half a minute"]
+fn what_was_closed_long_ago_is_remembered() {
+    const MANY: usize = 4_300;
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            let mut twins = Vec::new();
+            for _ in 0..MANY {
+                let twin = comm.dup().wait().unwrap();
+                if comm.rank() == Rank(1) {
+                    twins.push(twin);
+                }
+            }
+            drop(twins);
+            assert_usable(&mut comm);
+            assert_eq!(comm.resources().kept, 0, "{link:?}");
         });
     }
 }

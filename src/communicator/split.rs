@@ -24,8 +24,8 @@ impl Communicator {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the others get a communicator that this rank never joins: they wait for it there until
-    /// the deadline.
+    /// If the future is dropped, the others get a communicator that this rank has left: what they call there and needs it
+    /// ends with [`Error::Left`].
     ///
     /// ```
     /// use hcomm::{Communicator, ReduceOp};
@@ -42,7 +42,7 @@ impl Communicator {
     /// assert_eq!(sums, [2, 4, 2, 4]);
     /// ```
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Split {
-        Split { gathering: self.gather_calls("split", color, key), color }
+        Split { gathering: self.gather_calls("split", color, key) }
     }
 
     /// A communicator of the same ranks with an order of calls of its own. All ranks call it, as they call a collective.
@@ -65,7 +65,7 @@ impl Communicator {
         calls[own..own + 3].copy_from_slice(&[i64::from(color.is_some()), color.unwrap_or(0).into(), key]);
         let parent = Parent::of(self);
         let calls = self.plain().collective(operation, Collective::AllGather, None, calls);
-        Gathering { calls, parent, number }
+        Gathering { calls: Some(calls), parent, number, color }
     }
 }
 
@@ -74,7 +74,6 @@ impl Communicator {
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Split {
     gathering: Gathering,
-    color: Option<u32>,
 }
 
 /// The future of [`Communicator::dup`]. Once it has ended, polling it again panics.
@@ -87,13 +86,13 @@ pub struct Dup {
 impl Split {
     /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.gathering.calls = self.gathering.calls.timeout(limit);
+        self.gathering.limit(limit);
         self
     }
 
     /// Gives it up, on all ranks; see [`Operation::cancel`].
     pub fn cancel(&self) {
-        self.gathering.calls.cancel();
+        self.gathering.calls.iter().for_each(Operation::cancel);
     }
 
     /// Waits on this thread, without a runtime.
@@ -105,23 +104,21 @@ impl Split {
     /// # Panics
     ///
     /// As [`Operation::wait`].
-    pub fn wait(self) -> Result<Option<Communicator>, Error> {
-        let Gathering { calls, parent, number } = self.gathering;
-        let calls = calls.wait()?;
-        Ok(self.color.map(|color| parent.child(number, color, &calls)))
+    pub fn wait(mut self) -> Result<Option<Communicator>, Error> {
+        self.gathering.wait()
     }
 }
 
 impl Dup {
     /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.gathering.calls = self.gathering.calls.timeout(limit);
+        self.gathering.limit(limit);
         self
     }
 
     /// Gives it up, on all ranks; see [`Operation::cancel`].
     pub fn cancel(&self) {
-        self.gathering.calls.cancel();
+        self.gathering.calls.iter().for_each(Operation::cancel);
     }
 
     /// Waits on this thread, without a runtime.
@@ -133,9 +130,8 @@ impl Dup {
     /// # Panics
     ///
     /// As [`Operation::wait`].
-    pub fn wait(self) -> Result<Communicator, Error> {
-        let Gathering { calls, parent, number } = self.gathering;
-        Ok(parent.child(number, DUP, &calls.wait()?))
+    pub fn wait(mut self) -> Result<Communicator, Error> {
+        Ok(joined(self.gathering.wait()?))
     }
 }
 
@@ -143,9 +139,7 @@ impl Future for Split {
     type Output = Result<Option<Communicator>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let calls = ready!(Pin::new(&mut self.gathering.calls).poll(cx))?;
-        let Gathering { parent, number, .. } = &self.gathering;
-        Poll::Ready(Ok(self.color.map(|color| parent.child(*number, color, &calls))))
+        self.gathering.poll(cx)
     }
 }
 
@@ -153,20 +147,56 @@ impl Future for Dup {
     type Output = Result<Communicator, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let calls = ready!(Pin::new(&mut self.gathering.calls).poll(cx))?;
-        let Gathering { parent, number, .. } = &self.gathering;
-        Poll::Ready(Ok(parent.child(*number, DUP, &calls)))
+        self.gathering.poll(cx).map_ok(joined)
     }
 }
 
 /// The color of all ranks of a duplicate.
 const DUP: u32 = 0;
 
+/// All ranks of a duplicate are in it.
+fn joined(child: Option<Communicator>) -> Communicator {
+    let Some(child) = child else { unreachable!("it was called with a color") };
+    child
+}
+
 /// All ranks tell each other whether they join, their colors and keys.
 struct Gathering {
-    calls: Operation<Vec<i64>>,
+    /// `None` while it is waited for on a thread, and after that.
+    calls: Option<Operation<Vec<i64>>>,
     parent: Parent,
     number: u64,
+    /// Of the communicator that is to be made here.
+    color: Option<u32>,
+}
+
+impl Gathering {
+    fn limit(&mut self, limit: Duration) {
+        self.calls = self.calls.take().map(|calls| calls.timeout(limit));
+    }
+
+    fn wait(&mut self) -> Result<Option<Communicator>, Error> {
+        let Some(calls) = self.calls.take() else { unreachable!("it is waited for once") };
+        Ok(self.child(&calls.wait()?))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Communicator>, Error>> {
+        let Some(calls) = &mut self.calls else { unreachable!("who waits does not poll") };
+        let calls = ready!(Pin::new(calls).poll(cx))?;
+        Poll::Ready(Ok(self.child(&calls)))
+    }
+
+    fn child(&mut self, calls: &[i64]) -> Option<Communicator> {
+        self.color.take().map(|color| self.parent.child(self.number, color, calls))
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if let Some(color) = self.color {
+            self.parent.engine.renounce(self.parent.child_id(self.number, color));
+        }
+    }
 }
 
 impl fmt::Debug for Gathering {
@@ -204,6 +234,10 @@ impl Parent {
         }
     }
 
+    fn child_id(&self, number: u64, color: u32) -> u64 {
+        channel_id(self.id, &[number, u64::from(color)])
+    }
+
     fn child(&self, number: u64, color: u32, calls: &[i64]) -> Communicator {
         let mut chosen: Vec<(i64, usize)> = calls
             .chunks_exact(3)
@@ -214,7 +248,7 @@ impl Parent {
         chosen.sort_unstable();
         let chosen: Vec<usize> = chosen.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}/{number}:{color}", self.name).into();
-        let id = channel_id(self.id, &[number, u64::from(color)]);
+        let id = self.child_id(number, color);
         let lineage = line(&self.lineage, self.id);
         self.open(id, name, lineage, &chosen)
     }

@@ -166,8 +166,9 @@ impl State {
             return Err("a key of a communicator it is not in".into());
         }
         let over = parent.map_or(self.is_closed(header.offset), |parent| parent.failed.is_some());
-        if over && !self.is_closed(header.channel) {
+        if over {
             self.remember_closed(header.channel);
+            self.decline(peer, header.offset);
         }
         Ok(!over)
     }

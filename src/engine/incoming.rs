@@ -240,6 +240,7 @@ impl State {
     fn unknown(&mut self, peer: usize, header: &Header, bytes: Vec<u8>) -> Result<(), String> {
         if self.is_closed(header.channel) {
             self.consumed(peer, header);
+            self.dropped(peer, header);
             return Ok(());
         }
         if header.kind == Kind::Key && !self.is_news(peer, header, &bytes)?
@@ -366,6 +367,7 @@ impl State {
         let stashed = |from, lease| Stashed { from, header: *header, kept: Kept::Lease(lease) };
         let Some(index) = self.channel_of(header.channel) else {
             if self.is_closed(header.channel) {
+                self.dropped(peer, header);
                 return Ok(());
             }
             return self.orphan(peer, stashed(0, lease));

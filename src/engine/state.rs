@@ -1,11 +1,12 @@
 //! All that is in flight, and how it starts and ends. No system calls: frames go out through [`Io`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome, Request, Work};
 use super::channel::{Channel, Kept, Stashed};
+use super::closed::Closed;
 use super::direct::{self, Direct, Part};
 use super::exchange::{self, Exchange};
 use super::head::Head;
@@ -28,8 +29,6 @@ use crate::link::memory::Lease;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
-/// Closed communicators remembered: all keys of one, and as many others.
-const CLOSED_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -62,8 +61,7 @@ pub(crate) struct State {
     pub(super) orphans: Vec<(usize, Stashed)>,
     /// Peers that broke the protocol in what they had sent before: their connections are to be closed.
     pub offenders: Vec<usize>,
-    /// Communicators that were closed here: what still comes for them is dropped.
-    closed: VecDeque<u64>,
+    pub(super) closed: Closed,
     pub peers: Vec<Peer>,
     pub now: Instant,
     pub live: usize,
@@ -169,7 +167,7 @@ impl State {
             large: false,
             orphans: Vec::new(),
             offenders: Vec::new(),
-            closed: VecDeque::new(),
+            closed: Closed::default(),
             peers: labels.into_iter().map(|label| Peer::new(label, now)).collect(),
             now,
             live: 0,
@@ -218,18 +216,6 @@ impl State {
             self.discard_unused_keys(channel.id);
             self.review_holds();
         }
-    }
-
-    /// What still comes for this channel is dropped.
-    pub(super) fn remember_closed(&mut self, id: u64) {
-        if self.closed.len() == CLOSED_MAX {
-            self.closed.pop_front();
-        }
-        self.closed.push_back(id);
-    }
-
-    pub(crate) fn is_closed(&self, id: u64) -> bool {
-        self.closed.contains(&id)
     }
 
     pub(crate) fn channel_of(&self, id: u64) -> Option<usize> {
