@@ -187,6 +187,8 @@ pub struct CallInfo {
     pub tag: Option<Tag>,
     /// Algorithm of the plan.
     pub algorithm: String,
+    /// The plan's fingerprint, with that of a key: it tells plans apart that have one name. Shown where nothing else differs.
+    pub plan: u64,
 }
 
 impl fmt::Display for CallInfo {
@@ -486,9 +488,15 @@ fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
         }
     }
     groups.sort_by_key(|(_, ranks)| ranks.len());
-    let each = groups.iter().map(|(call, ranks)| match ranks[..] {
-        [rank] => format!("rank {rank} calls {call}"),
-        _ => format!("ranks {} call {call}", runs(ranks)),
+    let texts: Vec<String> = groups.iter().map(|(call, _)| call.to_string()).collect();
+    let each = groups.iter().zip(&texts).map(|((call, ranks), text)| {
+        // By their names alone they would agree.
+        let is_unique = texts.iter().filter(|other| *other == text).count() == 1;
+        let plan = if is_unique { String::new() } else { format!(" by plan {:016x}", call.plan) };
+        match ranks[..] {
+            [rank] => format!("rank {rank} calls {text}{plan}"),
+            _ => format!("ranks {} call {text}{plan}", runs(ranks)),
+        }
     });
     each.collect::<Vec<_>>().join("; ")
 }
@@ -587,6 +595,7 @@ mod tests {
             root: None,
             tag: None,
             algorithm: "ring".into(),
+            plan: 1,
         };
         let barrier = CallInfo { operation: "barrier".into(), ..call(1) };
         let mut calls: Vec<(Rank, CallInfo)> = (0..12).map(|rank| (Rank(rank), call(1000))).collect();
@@ -597,6 +606,13 @@ mod tests {
             told,
             "rank 7 calls all_reduce(999 × f32, sum, ring); ranks 9, 10 call barrier(ring); \
              ranks 0–6, 8, 11 call all_reduce(1000 × f32, sum, ring)"
+        );
+        calls.truncate(3);
+        calls[1].1.plan = 0xabc;
+        assert_eq!(
+            list_calls(&calls),
+            "rank 1 calls all_reduce(1000 × f32, sum, ring) by plan 0000000000000abc; \
+             ranks 0, 2 call all_reduce(1000 × f32, sum, ring) by plan 0000000000000001"
         );
     }
 
@@ -691,8 +707,9 @@ mod tests {
             root: Some(Rank(1)),
             tag: None,
             algorithm: "y".into(),
+            plan: 5,
         };
-        let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y'];
+        let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y', 5];
         assert_eq!(postcard::to_stdvec(&call).unwrap(), pinned);
         let dtypes = DType::ALL.iter().map(|dtype| postcard::to_stdvec(dtype).unwrap()[0]);
         assert!(dtypes.eq(0..DType::ALL.len() as u8));

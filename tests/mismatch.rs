@@ -223,6 +223,38 @@ fn broadcast_roots_are_told_at_the_next_operation_at_the_latest() {
     }
 }
 
+/// A root may be far ahead of whoever calls something else, and is told nevertheless.
+#[test]
+fn broadcast_roots_that_are_far_ahead_are_told() {
+    const AHEAD: usize = 200;
+    for link in LINKS {
+        let ahead = Arc::new(Barrier::new(2));
+        world(link, 2, move |mut comm| {
+            let mut errors = Vec::new();
+            if comm.rank() == Rank(0) {
+                let sent: Vec<_> = (0..AHEAD).map(|_| comm.broadcast(vec![1u32; 2], Rank(0))).collect();
+                ahead.wait();
+                errors.extend(sent.into_iter().filter_map(|sent| sent.wait().err()).map(Error::from));
+            } else {
+                ahead.wait();
+                errors.extend(comm.barrier().wait().err().map(Error::from));
+                for _ in 1..AHEAD {
+                    assert_eq!(comm.broadcast(vec![0u32; 2], Rank(0)).wait().unwrap(), [1; 2]);
+                }
+            }
+            // What rank 1 says of it comes before its part of the first of these.
+            for _ in 0..3 {
+                let sum = comm.all_reduce(vec![1u32; 10], ReduceOp::Sum).wait();
+                errors.extend(sum.err().map(Error::from));
+            }
+            errors.retain(|error| !matches!(error, Error::Aborted { by: Rank(0), .. }));
+            assert_eq!(errors.len(), 1, "{link:?} rank {}: {errors:?}", comm.rank());
+            check(&errors[0], 2, comm.rank().index(), 0, 0, &format!("{link:?}"));
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 /// Whoever calls after the others have given up is told what they called, all of them.
 #[test]
 fn a_late_caller_sees_the_contradiction_of_the_others() {

@@ -134,3 +134,38 @@ fn a_plan_for_something_else_is_refused() {
         });
     }
 }
+
+/// Each rank hands the vector of rank 0 to the next; `granule` elements are never cut apart.
+fn chain_of(ranks: u32, granule: u32) -> Plan {
+    let mut plan = chain(ranks);
+    plan.granule = granule;
+    plan
+}
+
+#[test]
+fn plans_of_one_name_are_told_apart_whoever_has_ended() {
+    for link in LINKS {
+        let plans = [proved(chain_of(2, 1)), proved(chain_of(2, 4))];
+        world(link, 2, move |mut comm| {
+            let plan = &plans[comm.rank().index()];
+            let mut errors = Vec::new();
+            // The root may have ended before it can know.
+            match comm.with_plan(plan).broadcast(vec![1u64; 2], Rank(0)).wait() {
+                Ok(_) => assert_eq!(comm.rank(), Rank(0), "{link:?}: a result although plans differ"),
+                Err(failed) => errors.push(failed.error),
+            }
+            // What rank 1 says of it comes before its part of the first of these.
+            for _ in 0..3 {
+                let sum = comm.all_reduce(vec![1u32; 10], ReduceOp::Sum).wait();
+                errors.extend(sum.err().map(|failed| failed.error));
+            }
+            errors.retain(|error| !matches!(error, Error::Aborted { by: Rank(0), .. }));
+            let [error] = &errors[..] else { panic!("{link:?} rank {}: {errors:?}", comm.rank()) };
+            let text = error.to_string();
+            let Error::Mismatch { seq, calls, .. } = error else { panic!("{link:?}: {text}") };
+            assert_eq!((seq.0, calls.len()), (0, 2), "{link:?}: {text}");
+            assert!(calls[0].1.plan != calls[1].1.plan && text.matches(" by plan ").count() == 2, "{text}");
+            assert_usable(&mut comm);
+        });
+    }
+}

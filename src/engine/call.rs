@@ -38,6 +38,7 @@ impl CallDesc {
             root: self.root,
             tag: self.tag,
             algorithm: self.algorithm.into(),
+            plan: self.fingerprint,
         }
     }
 

@@ -8,6 +8,7 @@ use super::call::{CallDesc, Op, Request, Work};
 use super::direct::Standing;
 use super::due::Holds;
 pub(crate) use super::family::Family;
+use super::history::{History, Past};
 use super::io::Io;
 use super::matching::Matching;
 use super::rebuild::Rebuild;
@@ -19,8 +20,6 @@ use crate::link::frame::{EAGER, Header};
 use crate::link::memory::Lease;
 use crate::rank::{Rank, Seq};
 
-/// Calls remembered after they ended, to answer a rank that called something else.
-const HISTORY_MAX: usize = 64;
 /// Verdicts on numbers not called yet; far more than operations in flight, so only a broken peer meets it.
 const TOMBS_MAX: usize = 4096;
 /// Frames of one rank kept for numbers not called yet. Payload among them is bounded by the eager budget already.
@@ -49,7 +48,7 @@ pub(crate) struct Channel {
     /// How many of these are of each rank.
     stashed: Vec<usize>,
     tombs: VecDeque<Tomb>,
-    history: VecDeque<Past>,
+    history: History,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
     /// Some caller has been told who is lost: from then on, calls are told that it failed.
@@ -120,28 +119,6 @@ pub(crate) struct Tomb {
     pub verdict: Verdict,
 }
 
-/// A call that was made here.
-#[derive(Debug)]
-pub(crate) struct Past {
-    seq: u64,
-    pub desc: CallDesc,
-    /// Its caller knows, or will be told, that it did not go well.
-    pub told: bool,
-    /// Ranks that contradict it and have been told what was called.
-    answered: Vec<usize>,
-}
-
-impl Past {
-    /// Whether this rank is to be told what was called: once.
-    pub(crate) fn answers(&mut self, rank: usize) -> bool {
-        let news = !self.answered.contains(&rank);
-        if news {
-            self.answered.push(rank);
-        }
-        news
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
     Aborted(Cause),
@@ -166,7 +143,7 @@ impl Channel {
             stash: VecDeque::new(),
             stashed: vec![0; ranks],
             tombs: VecDeque::new(),
-            history: VecDeque::new(),
+            history: History::default(),
             failed: None,
             failure_told: false,
             settles: None,
@@ -229,21 +206,18 @@ impl Channel {
 
     pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {
         self.called = self.called.max(seq + 1);
-        if self.history.len() == HISTORY_MAX {
-            self.history.pop_front();
-        }
-        self.history.push_back(Past { seq, desc, told: false, answered: Vec::new() });
+        self.history.push(seq, desc);
     }
 
     /// The last calls made here, to be told when this rank leaves.
     pub(crate) fn last_calls(&self) -> Vec<(u64, CallInfo)> {
         /// More than can be in question: others are as far back as what this rank has sent ahead lets them be.
         const LAST: usize = 16;
-        self.history.iter().rev().take(LAST).map(|past| (past.seq, past.desc.info())).collect()
+        self.history.last(LAST).collect()
     }
 
     pub(crate) fn past_call(&mut self, seq: u64) -> Option<&mut Past> {
-        self.history.iter_mut().rev().find(|past| past.seq == seq)
+        self.history.find(seq)
     }
 
     /// The caller of this number learns that it failed.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Past, Tomb, Verdict};
+use super::channel::{Tomb, Verdict};
+use super::history::Past;
 use super::io::Via;
 use super::matching::Unexpected;
 use super::peer::Standing;
@@ -618,6 +619,7 @@ mod tests {
             root: Some(Rank(1)),
             tag: Some(Tag(9)),
             algorithm: "ring".into(),
+            plan: 7,
         };
         let report = Report {
             operation: "recv".into(),

@@ -117,6 +117,7 @@ pub(super) fn call_info(operation: &str) -> CallInfo {
         root: None,
         tag: None,
         algorithm: "ring".into(),
+        plan: 0,
     }
 }
 
