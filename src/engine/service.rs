@@ -54,15 +54,8 @@ fn service() -> io::Result<&'static Service> {
 /// From now on the service thread looks after this engine, until it is closed.
 pub(crate) fn register(engine: Arc<Shared>) -> io::Result<()> {
     let service = service()?;
-    let mut newcomers = lock(&service.newcomers);
-    newcomers.engines.push(engine);
-    if !newcomers.running {
-        std::thread::Builder::new().name("hcomm-service".into()).spawn(move || service.run())?;
-        newcomers.running = true;
-    }
-    drop(newcomers);
-    service.alarm.interrupt();
-    Ok(())
+    let thread = std::thread::Builder::new().name("hcomm-service".into());
+    service.register(engine, || thread.spawn(move || service.run()).map(drop))
 }
 
 /// An operation has begun: if the thread sleeps long, it looks when that falls due.
@@ -97,6 +90,20 @@ pub(super) struct Watched {
 }
 
 impl Service {
+    /// `start` starts the thread, which looks for newcomers first.
+    fn register(&self, engine: Arc<Shared>, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut newcomers = lock(&self.newcomers);
+        if !newcomers.running {
+            // Without it nobody would ever let go of the engine, and its peers would not see that it is gone.
+            start()?;
+            newcomers.running = true;
+        }
+        newcomers.engines.push(engine);
+        drop(newcomers);
+        self.alarm.interrupt();
+        Ok(())
+    }
+
     fn run(&self) {
         let mut all: Vec<Watched> = Vec::new();
         loop {
@@ -221,5 +228,35 @@ impl Watched {
             Some(due) => due.map_or(next, |due| due.min(next)),
         };
         (!over, due.max(now + GRACE))
+    }
+}
+
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests {
+    use super::super::Engine;
+    use super::super::core::PeerLink;
+    use super::super::room::{MEMORY, Memory};
+    use super::*;
+    use crate::runtime::spin::SpinPolicy;
+
+    #[test]
+    fn an_engine_that_nobody_can_look_after_is_let_go_of() {
+        let labels = vec!["here".to_string()];
+        let memory = Memory { limit: MEMORY };
+        let engine = Engine::new(0, vec![PeerLink::Myself], labels, None, SpinPolicy::Yield, memory)
+            .unwrap()
+            .shared
+            .clone();
+        let service =
+            Service { newcomers: Mutex::default(), alarm: Poller::new().unwrap(), rest: Rest::default() };
+        let held = Arc::strong_count(&engine);
+        for _ in 0..3 {
+            // As where a process may have no more threads.
+            let denied = service.register(engine.clone(), || Err(io::ErrorKind::WouldBlock.into()));
+            assert!(denied.is_err());
+            assert_eq!(Arc::strong_count(&engine), held, "with its last owner its connections are closed");
+        }
+        service.register(engine.clone(), || Ok(())).unwrap();
+        assert_eq!(lock(&service.newcomers).engines.len(), 1, "the thread finds this one only");
     }
 }
