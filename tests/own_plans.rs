@@ -169,3 +169,32 @@ fn plans_of_one_name_are_told_apart_whoever_has_ended() {
         });
     }
 }
+
+/// What a rank has called is told when it leaves, with the longest names that there are.
+#[test]
+fn names_are_as_long_as_can_be_told() {
+    const NAME: &str = "sixty-four bytes, which is as long as a name of an algorithm is.";
+    let mut long = chain(2);
+    long.algorithm = NAME;
+    assert!(path::verify(long.clone()).is_ok());
+    long.algorithm = "sixty-five bytes, which is longer than a name of an algorithm is.";
+    let refused = path::verify(long.clone()).unwrap_err();
+    assert_eq!(refused.to_string(), "the algorithm's name has 65 bytes, the most is 64");
+    long.algorithm = NAME;
+    let plan = proved(long);
+    for link in LINKS {
+        let plan = plan.clone();
+        world(link, 2, move |mut comm| {
+            let mut twin = comm.dup().wait().unwrap();
+            for _ in 0..20 {
+                assert_eq!(twin.with_plan(&plan).broadcast(vec![1u8], Rank(0)).wait().unwrap(), [1]);
+            }
+            if comm.rank() == Rank(1) {
+                let error = twin.all_reduce(vec![1u8], ReduceOp::Sum).wait().unwrap_err().error;
+                assert_eq!(class(&error), "left", "{link:?}: {error}");
+            }
+            drop(twin);
+            assert_usable(&mut comm);
+        });
+    }
+}

@@ -84,7 +84,8 @@ struct Consumed {
 
 impl PlanBuilder {
     /// An empty plan for `ranks` ranks over a vector cut into `blocks` blocks of whole granules: so many elements as are
-    /// never cut apart.
+    /// never cut apart. The name of the algorithm is shown in reports; it has 64 bytes at most, which
+    /// [`verify`](crate::path::verify()) sees to.
     ///
     /// # Panics
     ///

@@ -1,7 +1,7 @@
 //! What is wrong with a plan.
 
 use crate::path::plan::{After, Range, Space, StepId};
-use crate::path::verify::{RANKS_MAX, SOURCES_MAX, STEPS_MAX};
+use crate::path::verify::{NAME_BYTES_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX};
 use crate::rank::Rank;
 
 /// The first thing found wrong with a plan.
@@ -13,6 +13,12 @@ pub enum VerifyError {
     Ranks {
         /// How many it has.
         ranks: usize,
+    },
+    /// Reports, and what ranks tell each other of their calls, hold names of this length.
+    #[error("the algorithm's name has {bytes} bytes, the most is {NAME_BYTES_MAX}")]
+    Name {
+        /// How many it has.
+        bytes: usize,
     },
     /// The vector can't be cut as told.
     #[error("the cut into {blocks} blocks of whole {granule}s does not suit the collective on {ranks} ranks")]

@@ -17,7 +17,7 @@ mod value;
 mod verified;
 
 pub use error::VerifyError;
-use verified::{BLOCKS_MAX, SOURCES_MAX, STEPS_MAX};
+use verified::{BLOCKS_MAX, NAME_BYTES_MAX, SOURCES_MAX, STEPS_MAX};
 pub use verified::{RANKS_MAX, VerifiedPlan, association, verify};
 
 pub(crate) use structure::Wiring;

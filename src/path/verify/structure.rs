@@ -1,7 +1,9 @@
 //! Indices, ranges, and the two ends of each message.
 
 use crate::path::plan::{Action, After, Collective, Plan, Range, RankPlan, Space, Step, StepId};
-use crate::path::verify::{BLOCKS_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError};
+use crate::path::verify::{
+    BLOCKS_MAX, NAME_BYTES_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError,
+};
 use crate::rank::Rank;
 
 /// Which steps are the two ends of each message.
@@ -71,6 +73,9 @@ fn check_frame(plan: &Plan) -> Result<(), VerifyError> {
     let ranks = plan.ranks.len();
     if ranks == 0 || ranks > RANKS_MAX {
         return Err(VerifyError::Ranks { ranks });
+    }
+    if plan.algorithm.len() > NAME_BYTES_MAX {
+        return Err(VerifyError::Name { bytes: plan.algorithm.len() });
     }
     let parted = matches!(plan.collective, Collective::AllGather | Collective::ReduceScatter);
     let uneven = parted && !(plan.blocks as usize).is_multiple_of(ranks);

@@ -15,6 +15,9 @@ pub(super) const SOURCES_MAX: usize = RANKS_MAX;
 /// about four for each rank.
 pub(super) const STEPS_MAX: usize = 4096;
 
+/// The most bytes of an algorithm's name: ranks tell each other what they call, many calls in one frame of 16 KiB.
+pub(super) const NAME_BYTES_MAX: usize = 64;
+
 /// The most blocks of a vector, so that a rank's table of them stays small. The built-in plans have one per rank.
 pub(super) const BLOCKS_MAX: u32 = 4096;
 
@@ -278,6 +281,11 @@ mod tests {
         assert!(matches!(refused(&|plan| plan.granule = 0), E::Cut { .. }));
         let root = Collective::Broadcast { root: Rank(2) };
         assert!(matches!(refused(&|plan| plan.collective = root), E::Root { .. }));
+        let long = "one byte more than is told of a call, whoever is told of it, and why";
+        assert!(matches!(
+            refused(&|plan| plan.algorithm = &long[..NAME_BYTES_MAX + 1]),
+            E::Name { bytes: 65 }
+        ));
         assert!(matches!(refused(&|plan| plan.ranks[0].scratch.push(ALL)), E::Scratch { .. }));
         let forward = vec![After::Whole(0)];
         assert!(matches!(refused(&|plan| plan.ranks[0].steps[0].after = forward.clone()), E::Forward { .. }));
