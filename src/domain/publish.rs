@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -58,7 +58,10 @@ impl Draft {
         name.push(format!(".{}", to_hex(&notice.nonce[..DRAFT_DIGITS / 2])));
         let temporary = path.with_file_name(name);
         let locked = write_new(&temporary, &notice.text()).map_err(|error| failed(path, error))?;
-        remove_left_over(path);
+        // By the clock that gives files their times, which may be another host's.
+        if let Ok(now) = locked.metadata().and_then(|about| about.modified()) {
+            remove_left_over(path, now);
+        }
         Ok(Draft { path: path.into(), temporary, notice, locked })
     }
 
@@ -96,8 +99,7 @@ impl Draft {
             return Err(io::Error::other("there is a file that is not a rendezvous file: give another path"));
         }
         // Whoever held the lock before may have replaced the file that was opened here.
-        let (mine, now) = (old.metadata()?, fs::metadata(&self.path)?);
-        if (mine.dev(), mine.ino()) != (now.dev(), now.ino()) {
+        if !is_at(&old, &self.path)? {
             return Ok(false);
         }
         fs::rename(&self.temporary, &self.path).map(|()| true)
@@ -114,8 +116,14 @@ fn failed(path: &Path, error: io::Error) -> InitError {
     InitError::Io { what: format!("writing the rendezvous file {}", path.display()), error }
 }
 
+/// Whether this file is the one under that name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let (mine, there) = (file.metadata()?, fs::metadata(path)?);
+    Ok((mine.dev(), mine.ino()) == (there.dev(), there.ino()))
+}
+
 /// Removes drafts for this place whose writers are gone.
-fn remove_left_over(path: &Path) {
+fn remove_left_over(path: &Path, now: SystemTime) {
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else { return };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -127,29 +135,39 @@ fn remove_left_over(path: &Path) {
             digits.len() == DRAFT_DIGITS
                 && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
         });
-        if is_draft && is_left_over(&entry.path()).unwrap_or(false) {
+        if is_draft && let Ok(Some(_locked)) = left_over(&entry.path(), now) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-fn is_left_over(draft: &Path) -> io::Result<bool> {
+/// A draft whose writer is gone, locked: who writes it after all sees that it is removed once he has the lock.
+fn left_over(draft: &Path, now: SystemTime) -> io::Result<Option<File>> {
     let file = OpenOptions::new().read(true).write(true).open(draft)?;
     let about = file.metadata()?;
-    let age = about.modified()?.elapsed().unwrap_or_default();
+    let age = now.duration_since(about.modified()?).unwrap_or_default();
     // One that is new and empty is not even tried: its writer is about to lock it.
     let settled = if about.len() == 0 { age > EMPTY_MAX } else { read(draft).is_ok() };
-    Ok(settled && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    let gone = settled && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    Ok(Some(file).filter(|_| gone))
 }
 
 fn write_new(path: &Path, text: &str) -> io::Result<File> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // Before anything is in it: who finds something in a draft, and no lock, knows that its writer is gone. Where locks are
-    // not supported two jobs at one file are not told apart; their tokens still are.
-    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    Ok(file)
+    /// Each time, another job would have to come upon it before it is locked, long after it was made.
+    const TRIES: usize = 64;
+    for _ in 0..TRIES {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        // Before anything is in it: who finds something in a draft, and no lock, knows that its writer is gone. Where locks
+        // are not supported two jobs at one file are not told apart; their tokens still are.
+        let _ = flock(&file, FlockOperation::LockExclusive);
+        // Whoever has removed it meanwhile, as one that was left over, had the lock.
+        if is_at(&file, path).is_ok_and(|is_there| is_there) {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            return Ok(file);
+        }
+    }
+    Err(io::Error::other("other jobs have removed it each time"))
 }
 
 impl Drop for Published {
@@ -270,13 +288,50 @@ mod tests {
         assert!(waiting.temporary.exists(), "its writer holds the lock");
         // Empty for long: its writer is gone, too.
         let empty = File::options().write(true).open(&kept[0].0).unwrap();
-        empty.set_modified(std::time::SystemTime::now() - 2 * EMPTY_MAX).unwrap();
+        empty.set_modified(SystemTime::now() - 2 * EMPTY_MAX).unwrap();
         drop(Draft::write(&path, notice(5)).unwrap());
         assert!(!kept[0].0.exists());
         for (path, rest) in &kept[1..] {
             fs::remove_file(path).unwrap_or_else(|error| panic!("{rest}: {error}"));
         }
         drop((waiting, published));
+    }
+
+    #[test]
+    fn the_age_of_a_draft_is_told_by_the_clock_of_its_files() {
+        let draft = place("clock");
+        let made = SystemTime::now() - 1000 * EMPTY_MAX;
+        File::create(&draft).unwrap().set_modified(made).unwrap();
+        for (now, gone) in
+            [(made + EMPTY_MAX / 2, false), (made - EMPTY_MAX * 2, false), (made + EMPTY_MAX * 2, true)]
+        {
+            assert_eq!(left_over(&draft, now).unwrap().is_some(), gone);
+        }
+        fs::remove_file(&draft).unwrap();
+    }
+
+    /// To one whose clock is fast every draft looks old: what has not been locked in time is written again.
+    #[test]
+    fn a_draft_that_is_taken_for_one_left_over_is_written_again() {
+        let path = place("taken");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    remove_left_over(&path, SystemTime::now() + 10 * EMPTY_MAX);
+                }
+            });
+            let drafts = (0..3000u32).map(|round| {
+                let nonce = std::array::from_fn(|at| round.to_le_bytes()[at % 4]);
+                let draft = Draft::write(&path, Notice { nonce, ..notice(1) })?;
+                Ok(draft.temporary.exists())
+            });
+            let drafts: Vec<Result<bool, InitError>> = drafts.collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            for draft in drafts {
+                assert!(draft.unwrap(), "a draft is gone that its writer has locked");
+            }
+        });
     }
 
     #[test]
