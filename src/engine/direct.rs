@@ -79,7 +79,8 @@ impl Standing {
         self.mine.is_some() && theirs + 1 == ranks
     }
 
-    /// Leases that stand no more may hold memory that was left to them.
+    /// Leases that stand no more may hold memory that was left to them, because this rank was in it: whether its own part
+    /// went well or not.
     fn let_go(&mut self) {
         let theirs = self.theirs.iter_mut();
         theirs
@@ -314,7 +315,7 @@ impl Part {
         let mut memory = std::mem::take(&mut self.memory);
         memory.offers.clear();
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
-        if let Some(standing) = standing.as_deref_mut().filter(|_| !self.complete) {
+        if let Some(standing) = standing.as_deref_mut() {
             standing.let_go();
         }
         let Some(lease) = self.lease.take() else { return (Some(parts), memory) };
@@ -337,5 +338,45 @@ impl Kept {
     fn lease_of<'a>(&'a self, peer: usize, standing: &'a Standing) -> Option<&'a Lease> {
         let stands = || standing.theirs.get(peer)?.as_ref();
         self.offers[peer].as_ref().or_else(stands).map(|lease| &**lease)
+    }
+}
+
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::pool::Pool;
+    use crate::element::{DType, ReduceOp};
+    use crate::path::{self, Algorithm, Collective};
+
+    /// Its owner gave up while this rank read, which went on to the end all the same.
+    #[test]
+    fn what_a_peer_gave_up_is_let_go_of_however_the_own_part_ends() {
+        let plan = path::build(Algorithm::MeshTwoShot, Collective::AllReduce, 2).unwrap();
+        let program = Arc::new(Program::new(Arc::new(path::verify(plan).unwrap()), 0));
+        let desc = CallDesc {
+            operation: "all_reduce",
+            dtype: DType::U8,
+            count: 0,
+            op: Some(ReduceOp::Sum),
+            root: None,
+            tag: None,
+            algorithm: "",
+            fingerprint: 0,
+        };
+        let pool = Pool::new(1 << 20, 1 << 20);
+        let mut io = Io::new(0, vec![Via::Myself, Via::Memory], pool, None);
+        for complete in [false, true] {
+            let [revoked, other] = [(); 2].map(|()| Arc::new(Lease::new()));
+            let mut standing = Standing::default();
+            standing.keep(1, revoked.clone());
+            standing.keep(2, other.clone());
+            revoked.revoke();
+            let terms = (0, desc.digest(), &desc);
+            let mut part = Part::new(terms, (0, 2), program.clone(), Parts::NONE, Kept::default());
+            part.complete = complete;
+            let _ = part.end(Some(&mut standing), &mut io);
+            let owners = [&revoked, &other].map(Arc::strong_count);
+            assert_eq!(owners, [1, 2], "complete: {complete}");
+        }
     }
 }
