@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::{GENEROUS, LINKS, Link, connect, run};
@@ -188,6 +190,35 @@ fn a_close_can_be_given_up_while_it_waits_for_what_was_called_before() {
                 assert!(matches!(error, Error::Aborted { .. }), "{link:?}: {error}");
                 step.wait();
             }
+        });
+    }
+}
+
+/// An end is told once, and a failure is not followed by anything that looks like success.
+#[test]
+fn a_close_that_has_ended_is_not_polled_again() {
+    let panics = |close: &mut hcomm::Close| {
+        let polled = std::panic::AssertUnwindSafe(|| {
+            let _ = std::pin::Pin::new(close).poll(&mut Context::from_waker(Waker::noop()));
+        });
+        std::panic::catch_unwind(polled).is_err()
+    };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for is_cancelled in [false, true] {
+        let step = std::sync::Arc::new(std::sync::Barrier::new(2));
+        run(connect(common::Link::Memory, 2), move |comm| {
+            let is_first = comm.rank() == Rank(0);
+            if is_cancelled && !is_first {
+                step.wait();
+            }
+            let mut close = comm.close();
+            if is_cancelled && is_first {
+                close.cancel();
+                step.wait();
+            }
+            let ended = runtime().block_on(&mut close);
+            assert_eq!(ended.is_err(), is_cancelled, "{ended:?}");
+            assert!(panics(&mut close) && panics(&mut close));
         });
     }
 }

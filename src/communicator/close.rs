@@ -55,13 +55,20 @@ impl Communicator {
 }
 
 /// The future of [`Communicator::close`].
+///
+/// # Panics
+///
+/// If it is polled again, or waited for, after it has ended, as other futures do.
 #[derive(Debug)]
 #[must_use = "dropping it leaves without waiting for the others"]
 pub struct Close {
     /// Those that have not ended, in order.
     rounds: [Option<Operation<Nothing>>; 2],
+    /// `None` once it has ended.
     communicator: Option<Communicator>,
 }
+
+const AGAIN: &str = "a close was polled again after it had ended";
 
 impl Close {
     /// Gives it `limit` of time instead of the communicator's deadline; see [`Operation::timeout`].
@@ -86,6 +93,7 @@ impl Close {
     /// As [`Operation::wait`].
     pub fn wait(self) -> Result<(), Error> {
         let Close { rounds, communicator } = self;
+        assert!(communicator.is_some(), "{AGAIN}");
         let ended = rounds.into_iter().flatten().try_for_each(|round| round.wait().map(drop));
         drop(communicator);
         Ok(ended?)
@@ -96,6 +104,7 @@ impl Future for Close {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(self.communicator.is_some(), "{AGAIN}");
         let mut ended = Ok(());
         for index in 0..self.rounds.len() {
             let Some(round) = &mut self.rounds[index] else { continue };
@@ -105,6 +114,7 @@ impl Future for Close {
                 break;
             }
         }
+        self.rounds = [None, None];
         self.communicator = None;
         Poll::Ready(Ok(ended?))
     }
