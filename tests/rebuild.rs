@@ -373,3 +373,68 @@ fn a_world_of_one_is_rebuilt_alone() {
         });
     }
 }
+
+/// Who has agreed, and then lets go of the old one and of the future, has left the new one, and no other.
+#[test]
+fn a_successor_that_a_rank_does_not_take_is_left_by_it() {
+    for link in LINKS {
+        for variant in 0..3 {
+            let step = Arc::new(Barrier::new(2));
+            run(connect(link, 3), move |mut comm| {
+                let mut twin = comm.dup().wait().unwrap();
+                match comm.rank() {
+                    Rank(0) => {
+                        let mut rebuilt = comm.rebuild().wait().unwrap();
+                        assert_eq!(rebuilt.former_ranks(), [Rank(0), Rank(1)]);
+                        drop(rebuilt.send(Rank(1), 1, vec![1u8; 10_000]));
+                        if variant > 0 {
+                            step.wait();
+                        }
+                        let error = rebuilt.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap_err().error;
+                        let is_told = matches!(error, Error::Left { rank: Rank(1), .. });
+                        assert!(is_told, "{link:?} {variant}: {error}");
+                    }
+                    Rank(1) if variant == 0 => {
+                        // Perhaps before anything is agreed.
+                        drop(comm.rebuild());
+                        drop(comm);
+                    }
+                    Rank(1) => {
+                        let rebuild = comm.rebuild();
+                        step.wait();
+                        if variant == 1 {
+                            drop(rebuild);
+                            drop(comm);
+                        } else {
+                            drop(comm);
+                            drop(rebuild);
+                        }
+                    }
+                    _ => drop(comm),
+                }
+                assert_usable(&mut twin);
+                assert_eq!(twin.resources().kept, 0, "{link:?} {variant}");
+            });
+        }
+    }
+}
+
+/// The old one may go first.
+#[test]
+fn a_successor_comes_though_the_old_one_is_dropped() {
+    for link in LINKS {
+        run(connect(link, 3), |mut comm| {
+            if comm.rank() == Rank(2) {
+                return;
+            }
+            let rebuild = comm.rebuild();
+            drop(comm);
+            std::thread::sleep(Duration::from_millis(20));
+            let mut rebuilt = rebuild.wait().unwrap();
+            for _ in 0..10 {
+                assert_eq!(rebuilt.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap(), [2]);
+            }
+            assert_usable(&mut rebuilt);
+        });
+    }
+}

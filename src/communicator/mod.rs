@@ -34,7 +34,7 @@ mod suspend;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ pub struct Communicator {
     phases: Arc<[(Phase, Duration)]>,
     /// How often it was rebuilt, and whether its successor was made.
     epoch: u64,
-    replaced: Arc<AtomicBool>,
+    succession: Arc<rebuild::Succession>,
     /// Where it was rebuilt: what its ranks were before.
     former: Vec<Rank>,
     keys: Arc<keyed::Keys>,
@@ -149,7 +149,7 @@ impl Communicator {
             staging,
             phases: Arc::new([]),
             epoch: 0,
-            replaced: Arc::default(),
+            succession: Arc::default(),
             former: Vec::new(),
             keys: Arc::default(),
             key_word: 0,

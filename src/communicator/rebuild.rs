@@ -3,17 +3,17 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::split::{Parent, channel_id};
+use super::split::Parent;
 use super::{Communicator, Operation};
 use crate::buffer::lend::Lend;
 use crate::domain::Phase;
 use crate::element::Element;
-use crate::engine::{CallDesc, Work};
+use crate::engine::{CallDesc, Engine, Work, successor_id};
 use crate::error::Error;
 use crate::rank::Rank;
 
@@ -40,8 +40,22 @@ impl State {
     }
 }
 
-/// Sets epochs apart from splits.
-const EPOCH: u64 = u64::from_le_bytes(*b"rebuilt ");
+/// What a communicator becomes: shared by whoever may have it, the communicator and those that wait for it.
+#[derive(Default)]
+pub(super) struct Succession {
+    /// It was made.
+    is_made: AtomicBool,
+    /// Where others may make it with this rank, once it was asked for.
+    of: OnceLock<(Arc<Engine>, u64, u64)>,
+}
+
+impl Drop for Succession {
+    fn drop(&mut self) {
+        if let (false, Some((engine, id, epoch))) = (*self.is_made.get_mut(), self.of.get()) {
+            engine.renounce_successor(*id, *epoch);
+        }
+    }
+}
 
 impl Communicator {
     /// Whether it can be used, as far as this rank has noticed. A failure is noticed whether operations wait or not. A rank
@@ -91,7 +105,7 @@ impl Communicator {
     /// # Cancel safety
     ///
     /// If the future is dropped, this rank has agreed nevertheless, and is waited for in the new communicator. Calling
-    /// again goes on where it was.
+    /// again goes on where it was. Once this one is dropped as well, the rank has left the new one.
     ///
     /// ```
     /// use hcomm::{Communicator, ReduceOp};
@@ -114,15 +128,11 @@ impl Communicator {
     /// }
     /// ```
     pub fn rebuild(&mut self) -> Rebuild {
-        let agreed = (!self.replaced.load(Ordering::Acquire)).then(|| self.agree());
+        let succession = self.succession.clone();
+        let _ = succession.of.set((self.engine.clone(), self.id, self.epoch + 1));
+        let agreed = (!succession.is_made.load(Ordering::Acquire)).then(|| self.agree());
         let parent = Parent::of(self);
-        Rebuild {
-            agreed,
-            parent,
-            replaced: self.replaced.clone(),
-            epoch: self.epoch + 1,
-            phases: self.phases.clone(),
-        }
+        Rebuild { agreed, parent, succession, epoch: self.epoch + 1, phases: self.phases.clone() }
     }
 
     /// One byte per rank, 1 for those that are gone.
@@ -149,7 +159,7 @@ pub struct Rebuild {
     /// None if the successor exists already.
     agreed: Option<Operation<Vec<u8>>>,
     parent: Parent,
-    replaced: Arc<AtomicBool>,
+    succession: Arc<Succession>,
     epoch: u64,
     phases: Arc<[(Phase, Duration)]>,
 }
@@ -190,14 +200,12 @@ impl Rebuild {
 
     /// The ranks that are not `gone`.
     fn successor(&self, gone: &[u8]) -> Result<Communicator, Error> {
-        if self.replaced.swap(true, Ordering::AcqRel) {
+        if self.succession.is_made.swap(true, Ordering::AcqRel) {
             return Err(self.closed());
         }
         let (parent, epoch) = (&self.parent, self.epoch);
         let left: Vec<usize> = (0..gone.len()).filter(|rank| gone[*rank] == 0).collect();
-        let words: Vec<u64> =
-            [EPOCH, epoch].into_iter().chain(left.iter().map(|rank| *rank as u64)).collect();
-        let id = channel_id(parent.id, &words);
+        let id = successor_id(parent.id, epoch, gone.iter().map(|gone| *gone != 0));
         let name = format!("{}@{epoch}", base(&parent.name, epoch - 1)).into();
         let mut comm = parent.open(id, name, parent.lineage.clone(), &left);
         comm.epoch = epoch;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{Communicator, Operation};
-use crate::engine::channel::Channel;
+use crate::engine::channel::{Channel, channel_id};
 use crate::error::Error;
 use crate::path::{Collective, Facts};
 
@@ -207,7 +207,7 @@ impl fmt::Debug for Gathering {
 
 /// What a child takes over.
 pub(super) struct Parent {
-    engine: std::sync::Arc<crate::engine::Engine>,
+    pub engine: std::sync::Arc<crate::engine::Engine>,
     pub id: u64,
     pub name: std::sync::Arc<str>,
     /// The communicators that it was made from.
@@ -275,14 +275,4 @@ impl Parent {
 /// What is made from a communicator comes from this.
 pub(super) fn line(lineage: &[u64], id: u64) -> std::sync::Arc<[u64]> {
     lineage.iter().copied().chain([id]).collect()
-}
-
-/// Equal on all members, different for every split (number of the call and color) and every epoch (number and members):
-/// these, scrambled with the parent's.
-pub(super) fn channel_id(parent: u64, words: &[u64]) -> u64 {
-    let mut id = parent;
-    for word in words {
-        id = crate::engine::call::mix(id ^ word.wrapping_add(0x51_7c_c1_b7_27_22_0a_95));
-    }
-    id | 1
 }

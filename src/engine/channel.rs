@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::{CallDesc, Op, Request, Work};
+use super::call::{CallDesc, Op, Request, Work, mix};
 use super::direct::Standing;
 use super::due::Holds;
 pub(crate) use super::family::Family;
@@ -359,4 +359,14 @@ impl Channel {
         calls.sort_by_key(|(rank, _)| *rank);
         Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.clone(), calls }
     }
+}
+
+/// Equal on all members, different for every split (number of the call and color) and every epoch (number and members):
+/// these, scrambled with the parent's.
+pub(crate) fn channel_id(parent: u64, words: &[u64]) -> u64 {
+    let mut id = parent;
+    for word in words {
+        id = mix(id ^ word.wrapping_add(0x51_7c_c1_b7_27_22_0a_95));
+    }
+    id | 1
 }

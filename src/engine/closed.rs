@@ -16,6 +16,8 @@ const CLOSED_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct Closed {
     ids: HashMap<u64, Option<Box<Renounced>>>,
+    /// Of those that were to be rebuilt, and whose successor somebody may still have: the ranks that it is without.
+    agreed: HashMap<u64, Vec<bool>>,
     order: VecDeque<u64>,
 }
 
@@ -36,9 +38,21 @@ impl Closed {
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
+            self.agreed.remove(&oldest);
         }
         self.order.push_back(id);
         self.ids.insert(id, renounced);
+    }
+
+    pub(super) fn agree(&mut self, id: u64, gone: Vec<bool>) {
+        if self.ids.contains_key(&id) {
+            self.agreed.insert(id, gone);
+        }
+    }
+
+    /// Once: whoever asks will have no successor.
+    pub(super) fn agreed(&mut self, id: u64) -> Option<Vec<bool>> {
+        self.agreed.remove(&id)
     }
 }
 
@@ -61,7 +75,7 @@ impl State {
         self.closed.ids.contains_key(&id)
     }
 
-    fn renounce(&mut self, id: u64, flags: u16) {
+    pub(super) fn renounce(&mut self, id: u64, flags: u16) {
         if self.channel_of(id).is_some() {
             return;
         }

@@ -70,5 +70,6 @@ pub(crate) use call::{CallDesc, Op, Request, Work};
 pub(crate) use core::PeerLink;
 pub(crate) use order::Priority;
 pub(crate) use program::Program;
+pub(crate) use rebuild::successor_id;
 pub(crate) use shared::Engine;
 pub(crate) use shared::Submitted;

@@ -21,8 +21,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Op, Request};
+use super::channel::channel_id;
 use super::head::Head;
 use super::peer::Standing;
+use super::shared::Engine;
 use super::state::{Flight, State};
 use super::trouble::{decode, encode};
 use crate::buffer::parts::Parts;
@@ -52,6 +54,8 @@ pub(crate) struct Rebuild {
     told: Option<Vec<bool>>,
     decided: bool,
     waiting: Option<RunKey>,
+    /// Nobody here will have the successor, which is of this epoch.
+    unwanted: Option<u64>,
 }
 
 /// A view, as ranks tell it.
@@ -73,6 +77,12 @@ impl Rebuild {
         }
     }
 
+    /// Which ranks the successor is without, if others may have made one with this rank in it: those of a decision, or of the
+    /// view that the others had heard.
+    pub(super) fn agreed(&self) -> Option<&Vec<bool>> {
+        self.told.as_ref().map(|told| if self.decided { &self.gone } else { told })
+    }
+
     /// Ranks that have not told the view that this rank has.
     fn open(&self, me: usize) -> Vec<usize> {
         let told = |rank: &usize| self.views[*rank].as_ref() == Some(&self.gone);
@@ -80,7 +90,45 @@ impl Rebuild {
     }
 }
 
+/// Sets epochs apart from splits.
+const EPOCH: u64 = u64::from_le_bytes(*b"rebuilt ");
+
+/// The identifier of what a communicator becomes in `epoch` without the ranks that are `gone`.
+pub(crate) fn successor_id(id: u64, epoch: u64, gone: impl IntoIterator<Item = bool>) -> u64 {
+    let left = (0u64..).zip(gone).filter(|(_, gone)| !gone).map(|(rank, _)| rank);
+    let words: Vec<u64> = [EPOCH, epoch].into_iter().chain(left).collect();
+    channel_id(id, &words)
+}
+
+impl Engine {
+    /// Nobody here will have what a communicator becomes in `epoch`.
+    pub(crate) fn renounce_successor(&self, id: u64, epoch: u64) {
+        self.shared.with_core(|core| core.state.renounce_successor(id, epoch));
+        self.shared.drive();
+    }
+}
+
 impl State {
+    fn renounce_successor(&mut self, id: u64, epoch: u64) {
+        if let Some(index) = self.channel_of(id) {
+            // What is in flight there may be the agreement itself.
+            if let Some(channel) = self.channels[index].as_mut() {
+                channel.rebuild.unwanted = Some(epoch);
+            }
+        } else if let Some(gone) = self.closed.agreed(id) {
+            self.renounce(successor_id(id, epoch, gone), 0);
+        }
+    }
+
+    /// A communicator is closed: so is what others may have made of it, unless somebody here may still want that.
+    pub(super) fn close_successor(&mut self, id: u64, rebuild: &Rebuild) {
+        let Some(gone) = rebuild.agreed() else { return };
+        match rebuild.unwanted {
+            Some(epoch) => self.renounce(successor_id(id, epoch, gone.iter().copied()), 0),
+            None => self.closed.agree(id, gone.clone()),
+        }
+    }
+
     /// Begins a call of `rebuild`, or takes one up again that was given up before.
     pub(super) fn start_rebuild(&mut self, op: Arc<Op>, request: &mut Request) {
         let index = request.channel;

@@ -213,6 +213,7 @@ impl State {
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
             self.remember_closed(channel.id);
+            self.close_successor(channel.id, &channel.rebuild);
             self.discard_unused_keys(channel.id);
             self.review_holds();
         }
