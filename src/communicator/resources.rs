@@ -31,7 +31,7 @@ pub struct Resources {
     pub threads: usize,
     /// Operations in flight.
     pub operations: usize,
-    /// Collectives called that wait for room to begin.
+    /// Collectives called that wait to begin: for room, or since very many are in flight.
     pub delayed: usize,
 }
 
