@@ -84,6 +84,8 @@ pub(super) struct Watched {
     /// The thread drives in the user's place.
     taken_over: bool,
     due: Option<Instant>,
+    /// When it last saw what falls due.
+    served: Instant,
     /// After goodbye: since when nothing that was sent has got on, and how far it had.
     stuck_since: Option<Instant>,
     delivered: u64,
@@ -152,6 +154,7 @@ impl Watched {
     pub(super) fn new(engine: Arc<Shared>) -> Self {
         Watched {
             drives: engine.watch().drives(),
+            served: engine.clock.now(),
             engine,
             tick: GRACE,
             watching: false,
@@ -173,7 +176,9 @@ impl Watched {
             self.taken_over = false;
             self.watching = false;
             self.tick = (self.tick * 2).min(TICK_MAX);
-            if self.due.is_none_or(|due| now >= due) {
+            // What was called since may fall due before what was known then.
+            if self.due.is_none_or(|due| now >= due.min(self.served + STALL)) {
+                self.served = now;
                 self.due = self.engine.serve(now, false).flatten();
             }
             return (true, now + self.tick);
@@ -236,6 +241,7 @@ mod tests {
     use super::super::Engine;
     use super::super::core::PeerLink;
     use super::super::room::{MEMORY, Memory};
+    use super::super::tests::{Call, Scene};
     use super::*;
     use crate::runtime::spin::SpinPolicy;
 
@@ -258,5 +264,33 @@ mod tests {
         }
         service.register(engine.clone(), || Ok(())).unwrap();
         assert_eq!(lock(&service.newcomers).engines.len(), 1, "the thread finds this one only");
+    }
+
+    /// While users drive, nobody asks what is due before what was due first when it was last seen.
+    #[test]
+    fn what_is_called_while_users_drive_is_looked_at_in_time() {
+        let mut scene = Scene::new();
+        scene.set_deadline(Duration::from_secs(3600));
+        let engine = scene.engine.shared.clone();
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut watched = Watched::new(engine.clone());
+        let _old = scene.begin(Call::Receive(1));
+        // It has told where it is several times, and will do so again after as long as it has waited.
+        let mut seconds = 20;
+        while watched.due.is_none_or(|due| due < at(seconds + 8)) {
+            assert!(seconds < 200, "nothing is due");
+            seconds += 1;
+            engine.drive();
+            watched.look(at(seconds));
+        }
+        let new = scene.begin(Call::Receive(1));
+        new.op.limit(Duration::from_secs(1));
+        // Once may be while somebody else is at it.
+        for later in 1..=3 {
+            engine.drive();
+            watched.look(at(seconds + later));
+        }
+        assert!(new.op.is_done(), "its time is up");
     }
 }
