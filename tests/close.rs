@@ -5,7 +5,7 @@ mod common;
 use std::future::Future;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{GENEROUS, LINKS, Link, connect, run};
 use hcomm::path::Algorithm;
@@ -27,6 +27,45 @@ fn what_nobody_receives_or_sends_holds_no_close_up() {
             drop(comm.recv(from, 3, vec![0u32; 10]));
             comm.close().wait().unwrap();
         });
+    }
+}
+
+/// One closes while the others go on: they disagree about one call, and then he has left.
+#[test]
+fn a_close_that_fails_leaves_as_well() {
+    for link in LINKS {
+        for n in [2, 3, 4, 5] {
+            let ends = run(connect(link, n), move |mut comm| {
+                comm.set_deadline(GENEROUS * 2);
+                comm.barrier().wait().unwrap();
+                if comm.rank() == Rank(1) {
+                    let error = comm.close().wait().unwrap_err();
+                    assert!(matches!(error, Error::Mismatch { .. }), "{link:?} n {n}: {error}");
+                    return 0;
+                }
+                let began = Instant::now();
+                for call in 1.. {
+                    let error = comm.all_reduce(vec![1u32], ReduceOp::Sum).wait().unwrap_err().error;
+                    match &error {
+                        Error::Left { rank: Rank(1), .. } => break,
+                        Error::Mismatch { calls, .. } => {
+                            assert!(
+                                calls
+                                    .iter()
+                                    .any(|(rank, call)| *rank == Rank(1) && call.operation == "close"),
+                                "{link:?} n {n}, call {call}: {error}"
+                            );
+                        }
+                        Error::Aborted { .. } => {}
+                        _ => panic!("{link:?} n {n}, call {call}: {error}"),
+                    }
+                    assert!(call < 4, "{link:?} n {n}: {error}");
+                }
+                began.elapsed().as_millis()
+            });
+            // Nobody has waited for his deadline.
+            assert!(ends.iter().all(|took| *took < GENEROUS.as_millis()), "{link:?} n {n}: {ends:?}");
+        }
     }
 }
 
@@ -294,6 +333,43 @@ mod simulated {
             let is_it = matches!(&error, Error::Left { rank, .. } if rank.index() == leaver);
             assert!(is_it && waited < Duration::from_secs(1), "{context}: {error} after {waited:?}");
         }
+    }
+
+    /// One closes while the others go on, and its process ends when that fails.
+    fn close_and_end(seed: u64) {
+        let n = [2, 3, 4, 5, 8][seed as usize % 5];
+        let world = World::new(n).seed(seed).delay(Duration::from_millis(1)..Duration::from_millis(20));
+        let results = world.run(|mut comm, net| async move {
+            let me = comm.rank();
+            comm.barrier().await.unwrap();
+            tokio::time::sleep(Random(seed << 8 | u64::from(me.0)).millis(40)).await;
+            if me == Rank(1) {
+                comm.close().await.unwrap_err();
+                net.kill(me);
+                return std::future::pending().await;
+            }
+            let began = tokio::time::Instant::now();
+            loop {
+                let error = comm.all_reduce(vec![1u32], ReduceOp::Sum).await.unwrap_err().error;
+                let waited = began.elapsed();
+                let context = format!("seed {seed}: {n} ranks, {me} after {waited:?}: {error}");
+                assert!(waited < Duration::from_secs(25), "{context}");
+                match &error {
+                    Error::PeerLost { rank: Rank(1), .. } | Error::Left { rank: Rank(1), .. } => break,
+                    Error::Mismatch { calls, .. } => {
+                        assert!(calls.iter().any(|(_, call)| call.operation == "close"), "{context}");
+                    }
+                    Error::Aborted { .. } => {}
+                    _ => panic!("{context}"),
+                }
+            }
+        });
+        assert_eq!(results.into_iter().flatten().count(), n - 1);
+    }
+
+    #[test]
+    fn a_close_that_fails_is_told_as_it_is_when_its_process_ends() {
+        (0..60).for_each(close_and_end);
     }
 
     #[test]

@@ -94,7 +94,14 @@ impl Close {
     pub fn wait(self) -> Result<(), Error> {
         let Close { rounds, communicator } = self;
         assert!(communicator.is_some(), "{AGAIN}");
-        let ended = rounds.into_iter().flatten().try_for_each(|round| round.wait().map(drop));
+        let mut ended = Ok(());
+        for round in rounds.into_iter().flatten() {
+            match ended {
+                Ok(()) => ended = round.wait().map(drop),
+                // Nobody waits for it any more: this rank leaves.
+                Err(_) => round.cancel(),
+            }
+        }
         drop(communicator);
         Ok(ended?)
     }
@@ -114,6 +121,8 @@ impl Future for Close {
                 break;
             }
         }
+        // Nobody waits for the other one any more: this rank leaves.
+        self.cancel();
         self.rounds = [None, None];
         self.communicator = None;
         Poll::Ready(Ok(ended?))

@@ -312,7 +312,7 @@ impl Channel {
 
     /// What a caller is told once it has failed: first who is lost, then that it can't be used.
     pub(crate) fn failure(&mut self, request: &Request) -> Option<Error> {
-        let mut failed = self.failed.clone()?;
+        let failed = self.failed.clone()?;
         if matches!(failed, Error::Closed { .. }) {
             return Some(failed);
         }
@@ -329,11 +329,7 @@ impl Channel {
             };
             return Some(Error::Failed { communicator, lost, cause });
         }
-        if let Error::PeerLost { operation, seq, .. } | Error::Left { operation, seq, .. } = &mut failed {
-            *operation = request.desc.operation.into();
-            *seq = Seq(request.seq);
-        }
-        Some(failed)
+        Some(met_by(failed, request.desc.operation, request.seq))
     }
 
     /// What the caller of a number is told that `by` has given up.
@@ -369,4 +365,13 @@ pub(crate) fn channel_id(parent: u64, words: &[u64]) -> u64 {
         id = mix(id ^ word.wrapping_add(0x51_7c_c1_b7_27_22_0a_95));
     }
     id | 1
+}
+
+/// The failure of a communicator, as the call is told that meets it.
+pub(super) fn met_by(mut failed: Error, call: &str, number: u64) -> Error {
+    if let Error::PeerLost { operation, seq, .. } | Error::Left { operation, seq, .. } = &mut failed {
+        *operation = call.into();
+        *seq = Seq(number);
+    }
+    failed
 }

@@ -37,6 +37,8 @@ pub(crate) struct Head {
     /// What was set aside for it.
     pub aside: Need,
     pub verdict: Option<Instant>,
+    /// Somebody is lost, who may be the one that contradicts, and will not tell what it called.
+    pub bereft: bool,
     pub priority: Priority,
     /// It waits for its turn, where turns have an order.
     pub queued: bool,
@@ -73,9 +75,14 @@ impl Head {
         self.deadline.checked_add(self.paused).unwrap_or(self.deadline)
     }
 
+    /// Whether it is known that ranks call different things.
+    pub(crate) fn differ(&self) -> bool {
+        self.calls.windows(2).any(|pair| pair[0].1 != pair[1].1)
+    }
+
     /// When a contradicted operation ends with what is known then.
     pub(crate) fn verdict_due(&self) -> Option<Instant> {
-        let differ = self.calls.windows(2).any(|pair| pair[0].1 != pair[1].1);
-        self.verdict.map(|at| if differ { at } else { at + PATIENCE })
+        let waits = !self.bereft && !self.differ();
+        self.verdict.map(|at| if waits { at + PATIENCE } else { at })
     }
 }

@@ -335,6 +335,7 @@ impl State {
             calls: Vec::new(),
             aside: Need::default(),
             verdict: None,
+            bereft: false,
             priority: request.priority,
             queued: false,
         })

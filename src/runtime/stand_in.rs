@@ -48,6 +48,17 @@ macro_rules! atomic {
                 self.0.store(value, Release);
                 go_on_record();
             }
+
+            #[allow(dead_code, reason = "not all of them are swapped")]
+            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                if order != SeqCst {
+                    return self.0.swap(value, order);
+                }
+                look_at_record();
+                let was = self.0.swap(value, AcqRel);
+                go_on_record();
+                was
+            }
         }
     };
 }
@@ -59,16 +70,6 @@ atomic!(AtomicUsize, usize);
 impl AtomicBool {
     pub(crate) fn new(value: bool) -> Self {
         AtomicBool(loom::sync::atomic::AtomicBool::new(value))
-    }
-
-    pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
-        if order != SeqCst {
-            return self.0.swap(value, order);
-        }
-        look_at_record();
-        let was = self.0.swap(value, AcqRel);
-        go_on_record();
-        was
     }
 }
 

@@ -1,0 +1,121 @@
+//! Contradictions: ranks that call different things under one number. Each tells what it called, and all are told all of it.
+
+use std::time::Duration;
+
+use super::channel::{Tomb, Verdict, met_by};
+use super::history::Past;
+use super::state::State;
+use super::trouble::{decode, encode};
+use crate::error::{CallInfo, Error};
+use crate::link::RunKey;
+use crate::link::frame::{ASK, Header, Kind, Outgoing};
+
+/// How long a contradicted operation waits to learn what everybody called.
+const VERDICT: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Somebody's digest under this number is another one: everybody tells what he called.
+    pub(crate) fn contradicted(&mut self, key: RunKey) {
+        let until = self.now + VERDICT;
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        if head.verdict.is_some() {
+            return;
+        }
+        head.verdict = Some(until);
+        let (index, id, seq, info) = (head.channel, head.channel_id, head.seq, head.desc.info());
+        let Some(rank) = self.channels[index].as_ref().map(|channel| channel.rank) else { return };
+        if let Some(flight) = self.flight(key) {
+            flight.head_mut().calls.push((rank, info.clone()));
+        }
+        let mut header = Header::new(Kind::Mismatch, id, seq);
+        header.flags = ASK;
+        self.broadcast(index, header, &encode(&info));
+    }
+
+    /// A frame for a number that is over here, with another digest than ours had.
+    pub(crate) fn contradicted_past(&mut self, index: usize, from: usize, header: &Header) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let Some(past) = channel.past_call(header.number) else { return };
+        let desc = past.desc;
+        if header.digest == desc.digest() || header.digest == 0 || !past.answers(from) {
+            return;
+        }
+        let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
+        answer.flags = ASK;
+        let body = encode(&desc.info());
+        self.tell(index, from, Outgoing::with_body(answer, body));
+    }
+
+    pub(crate) fn on_mismatch(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let call: CallInfo = decode(body)?;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let seq = header.number;
+        if let Some(key) = channel.flight(seq) {
+            self.contradict(key, vec![(from, call)]);
+        } else if seq >= channel.called {
+            channel.bury(Tomb { seq, by: from, verdict: Verdict::Contradicted(call) });
+        } else if let Some(past) = channel.past_call(seq) {
+            let Past { desc, told, .. } = *past;
+            let answer = header.flags & ASK != 0 && past.answers(from);
+            if desc.info() != call && !told {
+                channel.told(seq);
+                let calls = [(channel.rank, desc.info()), (from, call)];
+                let late = channel.mismatch(desc.operation, seq, &calls);
+                channel.late.get_or_insert(late);
+                // All at once: this rank may leave when it is told, and not hear who asks later.
+                let answer = Header::new(Kind::Mismatch, header.channel, seq);
+                self.broadcast(index, answer, &encode(&desc.info()));
+            } else if answer {
+                let answer = Header::new(Kind::Mismatch, header.channel, seq);
+                self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Others have told what they call under the number of this operation; what somebody called is known then.
+    pub(crate) fn contradict(&mut self, key: RunKey, told: Vec<(usize, CallInfo)>) {
+        if told.is_empty() {
+            return;
+        }
+        self.contradicted(key);
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head_mut();
+        for (from, call) in told {
+            if head.calls.iter().all(|(rank, _)| *rank != from) {
+                head.calls.push((from, call));
+            }
+        }
+        if head.calls.len() == head.members.len() {
+            self.decide(key);
+        }
+    }
+
+    pub(super) fn decide(&mut self, key: RunKey) {
+        let Some(flight) = self.flight(key) else { return };
+        let head = flight.head();
+        let (index, operation, seq, mut calls) =
+            (head.channel, head.desc.operation, head.seq, head.calls.clone());
+        let Some(channel) = &self.channels[index] else { return };
+        for (rank, last) in channel.parting.iter().enumerate() {
+            let call = last.iter().find(|(of, _)| *of == seq && calls.iter().all(|(told, _)| *told != rank));
+            calls.extend(call.map(|(_, call)| (rank, call.clone())));
+        }
+        let differ = calls.windows(2).any(|pair| pair[0].1 != pair[1].1);
+        let error = match &channel.failed {
+            // Whoever contradicted is gone, and what it called will never be known.
+            Some(failed) if !differ && matches!(failed, Error::PeerLost { .. } | Error::Left { .. }) => {
+                met_by(failed.clone(), operation, seq)
+            }
+            _ => channel.mismatch(operation, seq, &calls),
+        };
+        self.finish(key, Err(error));
+    }
+}
