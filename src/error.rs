@@ -1,14 +1,16 @@
 //! Errors: what went wrong, who is to blame, and what to do.
 
+mod calls;
 mod report;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::element::{DType, ReduceOp};
-use crate::rank::{Rank, Seq, Tag};
+use crate::rank::{Rank, Seq};
 
+pub use calls::CallInfo;
+use calls::list_calls;
 pub use report::{LinkKind, LinkReport, LinkState, RankReport, Report, ReportKind};
 
 /// Why a communicator could not be made.
@@ -169,55 +171,59 @@ fn list_ranks(list: &[Rank]) -> String {
     format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
-/// A call, as ranks compare it: everything that must be equal on all of them.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub struct CallInfo {
-    /// "all_reduce", "send", …
-    pub operation: String,
-    /// Element type.
-    pub dtype: DType,
-    /// Elements per rank.
-    pub count: u64,
-    /// Reduction, where there is one.
-    pub op: Option<ReduceOp>,
-    /// Root or peer, where there is one.
-    pub root: Option<Rank>,
-    /// Tag, for point to point.
-    pub tag: Option<Tag>,
-    /// Algorithm of the plan.
-    pub algorithm: String,
-    /// The plan's fingerprint, with that of a key: it tells plans apart that have one name. Shown where nothing else differs.
-    pub plan: u64,
-}
-
-impl fmt::Display for CallInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.operation == "barrier" {
-            // What it is made of is nobody's call.
-            return write!(f, "barrier({})", self.algorithm);
-        }
-        write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
-        if let Some(op) = self.op {
-            write!(f, ", {op}")?;
-        }
-        if let Some(root) = self.root {
-            write!(f, ", {} {root}", if self.tag.is_some() { "peer" } else { "root" })?;
-        }
-        if let Some(tag) = self.tag {
-            write!(f, ", tag {tag}")?;
-        }
-        if !self.algorithm.is_empty() {
-            write!(f, ", {}", self.algorithm)?;
-        }
-        f.write_str(")")
-    }
-}
-
 /// Why an operation did not do what it was asked.
 ///
 /// It answers what a caller wants to know: [`is_deadline`](Self::is_deadline), whom it [blames](Self::blamed), and whether
 /// the communicator [is of no more use](Self::is_fatal).
+///
+/// # After an error that is not fatal
+///
+/// **Agree on where to go on before you try a step again.** Of the call that failed here, other ranks may have the result. It
+/// keeps its number on all of them, and calls go on being paired by number: if this rank repeats a step that others have done,
+/// its call meets their next one, and where the two are of one shape nothing tells that they are different steps. So all ranks
+/// take the least step first, by a call of another shape than the steps: ranks that are at the next step get a
+/// [`Mismatch`](Self::Mismatch) there, and come to agree as well.
+///
+/// ```
+/// use std::time::Duration;
+/// use hcomm::{Communicator, Error, ReduceOp};
+///
+/// /// The step that all ranks go on with, of those that each has done.
+/// fn agree(comm: &mut Communicator, done: u64) -> Result<u64, Error> {
+///     loop {
+///         match comm.all_reduce(vec![done], ReduceOp::Min).wait() {
+///             Ok(least) => return Ok(least[0]),
+///             Err(failed) if failed.error.is_fatal() => return Err(failed.into()),
+///             Err(_) => {}
+///         }
+///     }
+/// }
+///
+/// fn run(mut comm: Communicator) -> Result<(), Error> {
+/// #   let mut late = comm.rank().0 == 1;
+///     let mut done = 0;
+///     while done < 8 {
+/// #       if done == 3 && std::mem::take(&mut late) { std::thread::sleep(Duration::from_millis(60)) }
+///         let step = comm.all_reduce(vec![done as f32], ReduceOp::Avg).timeout(Duration::from_millis(20));
+///         match step.wait() {
+///             Ok(mean) => {
+///                 assert_eq!(mean, [done as f32]); // all are in the same step
+///                 done += 1;
+///             }
+///             Err(failed) if failed.error.is_fatal() => return Err(failed.into()),
+///             Err(_) => done = agree(&mut comm, done)?,
+///         }
+///         if done == 8 {
+///             done = agree(&mut comm, done)?; // nobody is behind
+///         }
+///     }
+///     Ok(())
+/// }
+/// # let ranks: Vec<_> = Communicator::local(2).into_iter().map(|comm| std::thread::spawn(|| run(comm))).collect();
+/// # for rank in ranks { rank.join().unwrap().unwrap() }
+/// ```
+///
+/// # Examples
 ///
 /// ```
 /// use hcomm::{Communicator, Error, OpError, ReduceOp};
@@ -257,11 +263,16 @@ pub enum Error {
         calls: Vec<(Rank, CallInfo)>,
     },
     /// The operation's deadline passed: this rank's, or that of the rank in the report, which gave it up for all.
-    /// The communicator can be used on, by the late ranks too: they are told when they call.
+    /// The communicator can be used on, by the late ranks too: they are told when they call, by [`Aborted`](Self::Aborted),
+    /// which blames the rank that gave up. Ranks that did not need the late one any more may have the result: see
+    /// [how to go on](Self#after-an-error-that-is-not-fatal).
     #[error("{0}")]
     Deadline(Box<Report>),
     /// A rank's process has crashed or was killed, its thread has panicked, or its host can't be reached. The communicator has failed with it:
     /// every later call says so, until it is [rebuilt](crate::Communicator::rebuild).
+    ///
+    /// Also a process that ends by [`std::process::exit`], with whatever code, or while operations of it are under way: it has
+    /// not said goodbye. See [`Left`](Self::Left) for one that has.
     #[error("{operation} {seq} on \"{communicator}\": rank {rank} ({host}) is lost: {cause}")]
     #[non_exhaustive]
     PeerLost {
@@ -278,9 +289,13 @@ pub enum Error {
         /// What was seen.
         cause: Arc<str>,
     },
-    /// A rank that is needed has left in order: it closed or dropped the communicator, or its process said goodbye. Nothing
+    /// A rank that is needed has left in order: it closed or dropped the communicator. Nothing
     /// has crashed. What needs that rank fails from then on, so all collectives do; messages between others go on, and
     /// [`rebuild`](crate::Communicator::rebuild) leaves it out.
+    ///
+    /// Also a program whose `main` has returned, be it with an error: the communicator is dropped on the way. Where operations
+    /// are under way then, as sends whose futures were dropped, the process may end before they do: that is
+    /// [`PeerLost`](Self::PeerLost), as [`std::process::exit`] is, which drops nothing.
     #[error(
         "{operation} {seq} on \"{communicator}\": rank {rank} ({host}) has left: it closed or dropped the communicator"
     )]
@@ -297,7 +312,9 @@ pub enum Error {
         /// Host, address and process id.
         host: Arc<str>,
     },
-    /// Another rank gave the operation up. The communicator can be used on.
+    /// Another rank gave the operation up: it cancelled it, or its deadline passed before this rank called. A rank that is late
+    /// gets this, and not [`Deadline`](Self::Deadline): `by` is who gave up, the cause says who was late. The communicator can be
+    /// used on; others may have the result: see [how to go on](Self#after-an-error-that-is-not-fatal).
     #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
     #[non_exhaustive]
     Aborted {
@@ -312,7 +329,8 @@ pub enum Error {
         /// Why.
         cause: Arc<str>,
     },
-    /// This rank gave the operation up. The communicator can be used on.
+    /// This rank gave the operation up. The communicator can be used on; others may have the result: see
+    /// [how to go on](Self#after-an-error-that-is-not-fatal).
     #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
     #[non_exhaustive]
     Cancelled {
@@ -419,13 +437,15 @@ impl Error {
         Error::InvalidArgument { operation: operation.into(), problem: problem.into() }
     }
 
-    /// Whether time ran out, and nothing else is known to be wrong: the ranks that it blames may come yet.
+    /// Whether time ran out, and nothing else is known to be wrong: the ranks that it blames may come yet. On a rank that
+    /// was late itself the same call ends with [`Aborted`](Self::Aborted), for which this is false.
     pub const fn is_deadline(&self) -> bool {
         matches!(self, Error::Deadline(_))
     }
 
     /// The ranks at fault: those that are late, lost, have left, gave the operation up, or broke the protocol. Empty
-    /// where no rank is, or where ranks disagree and nobody can say which of them are right.
+    /// where no rank is, or where ranks disagree and nobody can say which of them are right. Of an operation that was given up
+    /// because this rank was late, it is the rank that gave up, [`Aborted`](Self::Aborted): others blame this one.
     pub fn blamed(&self) -> &[Rank] {
         match self {
             Error::Deadline(report) => &report.late,
@@ -446,7 +466,8 @@ impl Error {
 
     /// Whether the communicator is of no more use: no collective on it can go well again. Among the ranks that are left,
     /// [`rebuild`](crate::Communicator::rebuild) makes another; after [`Closed`](Self::Closed) there is one already, and
-    /// after [`Init`](Self::Init) there never was one. After all other errors it can be used on, on all ranks.
+    /// after [`Init`](Self::Init) there never was one. After all other errors it can be used on, on all ranks, once they have
+    /// [agreed on where to go on](Self#after-an-error-that-is-not-fatal): some may have the result of the call that failed here.
     pub const fn is_fatal(&self) -> bool {
         match self {
             Error::PeerLost { .. }
@@ -476,46 +497,6 @@ impl From<InitError> for Error {
     fn from(error: InitError) -> Self {
         Error::Init(Arc::new(error))
     }
-}
-
-/// Each call once, with those who call it; the fewest, who are mostly wrong, first.
-fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
-    let mut groups: Vec<(&CallInfo, Vec<Rank>)> = Vec::new();
-    for (rank, call) in calls {
-        match groups.iter_mut().find(|(known, _)| *known == call) {
-            Some((_, ranks)) => ranks.push(*rank),
-            None => groups.push((call, vec![*rank])),
-        }
-    }
-    groups.sort_by_key(|(_, ranks)| ranks.len());
-    let texts: Vec<String> = groups.iter().map(|(call, _)| call.to_string()).collect();
-    let each = groups.iter().zip(&texts).map(|((call, ranks), text)| {
-        // By their names alone they would agree.
-        let is_unique = texts.iter().filter(|other| *other == text).count() == 1;
-        let plan = if is_unique { String::new() } else { format!(" by plan {:016x}", call.plan) };
-        match ranks[..] {
-            [rank] => format!("rank {rank} calls {text}{plan}"),
-            _ => format!("ranks {} call {text}{plan}", runs(ranks)),
-        }
-    });
-    each.collect::<Vec<_>>().join("; ")
-}
-
-/// "0–6, 8".
-fn runs(ranks: &[Rank]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    let each = runs.iter().map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first}, {last}"),
-        _ => format!("{first}–{last}"),
-    });
-    each.collect::<Vec<_>>().join(", ")
 }
 
 /// An operation's error, with the buffer that was handed in, if it could be given back safely.
@@ -575,6 +556,7 @@ impl<B> OpError<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::{DType, ReduceOp};
 
     #[test]
     fn the_error_is_found_whatever_the_buffer_is() {
@@ -583,37 +565,6 @@ mod tests {
         let found = boxed.source().and_then(|source| source.downcast_ref::<Error>());
         assert!(matches!(found, Some(Error::Closed { .. })));
         assert!(matches!(Error::from(InitError::Config("no".into())), Error::Init(_)));
-    }
-
-    #[test]
-    fn ranks_that_call_the_same_are_told_together() {
-        let call = |count| CallInfo {
-            operation: "all_reduce".into(),
-            dtype: DType::F32,
-            count,
-            op: Some(ReduceOp::Sum),
-            root: None,
-            tag: None,
-            algorithm: "ring".into(),
-            plan: 1,
-        };
-        let barrier = CallInfo { operation: "barrier".into(), ..call(1) };
-        let mut calls: Vec<(Rank, CallInfo)> = (0..12).map(|rank| (Rank(rank), call(1000))).collect();
-        calls[7].1 = call(999);
-        (calls[9].1, calls[10].1) = (barrier.clone(), barrier);
-        let told = list_calls(&calls);
-        assert_eq!(
-            told,
-            "rank 7 calls all_reduce(999 × f32, sum, ring); ranks 9, 10 call barrier(ring); \
-             ranks 0–6, 8, 11 call all_reduce(1000 × f32, sum, ring)"
-        );
-        calls.truncate(3);
-        calls[1].1.plan = 0xabc;
-        assert_eq!(
-            list_calls(&calls),
-            "rank 1 calls all_reduce(1000 × f32, sum, ring) by plan 0000000000000abc; \
-             ranks 0, 2 call all_reduce(1000 × f32, sum, ring) by plan 0000000000000001"
-        );
     }
 
     #[test]

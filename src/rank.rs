@@ -90,7 +90,10 @@ impl From<u32> for Tag {
     }
 }
 
-/// The number of a call on a communicator. Collectives count 0, 1, 2, … in call order.
+/// The number of a call on a communicator. Collectives count 0, 1, 2, … in call order: they have the same number on all ranks.
+///
+/// `send` and `recv` have a count of their own, one for both, also from 0: it is that of the rank alone, so that a rank's fourth
+/// send is #7 if it has called `recv` four times before, and the receive of its message has another number.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]

@@ -471,3 +471,43 @@ fn set_up_may_take_any_time() {
         }
     }
 }
+
+/// What each rank adds is the number of its step, so that a sum of different steps shows.
+#[test]
+fn ranks_that_agree_after_an_error_go_on_in_one_step() {
+    const STEPS: u64 = 40;
+    fn agree(comm: &mut Communicator, done: u64) -> u64 {
+        loop {
+            match comm.all_reduce(vec![done], ReduceOp::Min).wait() {
+                Ok(least) => return least[0],
+                Err(failed) => assert!(!failed.error.is_fatal(), "{failed:?}"),
+            }
+        }
+    }
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let (mut done, mut late) = (0, 0);
+            while done < STEPS {
+                // Late by about the limit, so that now the one comes first and now the other.
+                if comm.rank().0 == 1 && done >= late {
+                    late = done + 4;
+                    std::thread::sleep(Duration::from_micros(4_900 + 20 * done));
+                }
+                let step = comm.all_reduce(vec![done as u32; 3], ReduceOp::Sum);
+                match step.timeout(Duration::from_millis(5)).wait() {
+                    Ok(sum) => {
+                        assert_eq!(sum, [3 * done as u32; 3], "{link:?}");
+                        done += 1;
+                    }
+                    Err(failed) => {
+                        assert!(!failed.error.is_fatal(), "{failed:?}");
+                        done = agree(&mut comm, done);
+                    }
+                }
+                if done == STEPS {
+                    done = agree(&mut comm, done);
+                }
+            }
+        });
+    }
+}

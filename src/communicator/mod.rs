@@ -65,7 +65,10 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(300);
 ///
 /// Collectives are called by *all* ranks, in the same order, with equal arguments; they take `&mut self` and a number
 /// at the call, whichever way their futures are polled. Operations begin at the call. What ranks call is compared:
-/// a contradiction is an error on all of them, never a hang and never wrong data.
+/// a contradiction is an error on all of them, never a hang and never wrong data. What is not compared is what the program means
+/// by a call: of one that failed by its deadline or was given up, some ranks may have the result and others the error. So
+/// [agree on where to go on](Error#after-an-error-that-is-not-fatal) before a step is tried again, or sums are of
+/// different steps.
 ///
 /// The first call of a shape (a collective on so many ranks by one algorithm) takes longer than those that follow: its
 /// plan is built and proved then, once for all ranks and communicators of its world in this process, on the thread that
@@ -195,7 +198,7 @@ impl Communicator {
     ///
     /// If the file can't be opened; [`AlreadyExists`](std::io::ErrorKind::AlreadyExists) if reports go to another one
     /// already.
-    pub fn report_to(&self, path: impl Into<PathBuf>) -> std::io::Result<()> {
+    pub fn report_to(&self, path: impl Into<PathBuf>) -> Result<(), std::io::Error> {
         self.engine.report_to(path.into())
     }
 

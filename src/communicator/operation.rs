@@ -57,8 +57,9 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
-    /// operation up on all ranks; the error names who is late and gives the buffer back. `Duration::MAX` is a limit of
-    /// many years.
+    /// operation up on all ranks that have not done it; the error names who is late and gives the buffer back. Those that have the
+    /// result keep it, so [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again.
+    /// `Duration::MAX` is a limit of many years.
     pub fn timeout(self, limit: Duration) -> Self {
         if let Some(op) = self.op() {
             self.engine.limit(op, limit);
@@ -67,7 +68,8 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation up, on all ranks: they get [`Aborted`](crate::Error::Aborted), or keep their result if they have it already.
-    /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer.
+    /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer. Before a step is tried again,
+    /// [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal).
     pub fn cancel(&self) {
         if let Some(op) = self.op() {
             self.engine.cancel(op);

@@ -60,7 +60,9 @@ pub fn run(args: &Args) -> Outcome {
         say(format!("{name}: and {more} more of the kind"));
     }
     if found.reports.is_empty() {
-        return Err(Failure::other(format!("{name} has no report in it")));
+        return Err(Failure::other(format!(
+            "{name} has no report in it: no operation has failed; errors of set-up are in the output of the ranks only"
+        )));
     }
     print(tell::tell(&found.reports, args.all).trim_end());
     Ok(ExitCode::SUCCESS)

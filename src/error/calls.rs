@@ -1,0 +1,127 @@
+//! What ranks have called, and how they are told to disagree.
+
+use std::fmt;
+
+use crate::element::{DType, ReduceOp};
+use crate::rank::{Rank, Tag};
+
+/// A call, as ranks compare it: everything that must be equal on all of them.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct CallInfo {
+    /// "all_reduce", "send", …
+    pub operation: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements per rank.
+    pub count: u64,
+    /// Reduction, where there is one.
+    pub op: Option<ReduceOp>,
+    /// Root or peer, where there is one.
+    pub root: Option<Rank>,
+    /// Tag, for point to point.
+    pub tag: Option<Tag>,
+    /// Algorithm of the plan.
+    pub algorithm: String,
+    /// The plan's fingerprint, with that of a key: it tells plans apart that have one name. Shown where nothing else differs.
+    pub plan: u64,
+}
+
+impl fmt::Display for CallInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild") {
+            // What they are made of is nobody's call.
+            return f.write_str(&self.operation);
+        }
+        write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
+        if let Some(op) = self.op {
+            write!(f, ", {op}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, ", {} {root}", if self.tag.is_some() { "peer" } else { "root" })?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, ", tag {tag}")?;
+        }
+        if !self.algorithm.is_empty() {
+            write!(f, ", {}", self.algorithm)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Each call once, with those who call it; the fewest, who are mostly wrong, first.
+pub(super) fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
+    let mut groups: Vec<(&CallInfo, Vec<Rank>)> = Vec::new();
+    for (rank, call) in calls {
+        match groups.iter_mut().find(|(known, _)| *known == call) {
+            Some((_, ranks)) => ranks.push(*rank),
+            None => groups.push((call, vec![*rank])),
+        }
+    }
+    groups.sort_by_key(|(_, ranks)| ranks.len());
+    let texts: Vec<String> = groups.iter().map(|(call, _)| call.to_string()).collect();
+    let each = groups.iter().zip(&texts).map(|((call, ranks), text)| {
+        // By their names alone they would agree.
+        let is_unique = texts.iter().filter(|other| *other == text).count() == 1;
+        let plan = if is_unique { String::new() } else { format!(" by plan {:016x}", call.plan) };
+        match ranks[..] {
+            [rank] => format!("rank {rank} calls {text}{plan}"),
+            _ => format!("ranks {} call {text}{plan}", runs(ranks)),
+        }
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// "0–6, 8".
+fn runs(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let each = runs.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}–{last}"),
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_call_the_same_are_told_together() {
+        let call = |count| CallInfo {
+            operation: "all_reduce".into(),
+            dtype: DType::F32,
+            count,
+            op: Some(ReduceOp::Sum),
+            root: None,
+            tag: None,
+            algorithm: "ring".into(),
+            plan: 1,
+        };
+        let barrier = CallInfo { operation: "barrier".into(), ..call(1) };
+        let mut calls: Vec<(Rank, CallInfo)> = (0..12).map(|rank| (Rank(rank), call(1000))).collect();
+        calls[7].1 = call(999);
+        (calls[9].1, calls[10].1) = (barrier.clone(), barrier);
+        let told = list_calls(&calls);
+        assert_eq!(
+            told,
+            "rank 7 calls all_reduce(999 × f32, sum, ring); ranks 9, 10 call barrier; \
+             ranks 0–6, 8, 11 call all_reduce(1000 × f32, sum, ring)"
+        );
+        calls.truncate(3);
+        calls[1].1.plan = 0xabc;
+        assert_eq!(
+            list_calls(&calls),
+            "rank 1 calls all_reduce(1000 × f32, sum, ring) by plan 0000000000000abc; \
+             ranks 0, 2 call all_reduce(1000 × f32, sum, ring) by plan 0000000000000001"
+        );
+    }
+}
