@@ -22,7 +22,8 @@ use sealed::Sealed;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent",
     label = "not a buffer of elements",
-    note = "pass a Vec<T>, Box<[T]>, Buffer<T> or Bytes by value (zero-copy), or a &[T] (staged copy)"
+    note = "pass a Vec<T>, Box<[T]>, Buffer<T> or Bytes by value (zero-copy), or a &[T] (staged copy)",
+    note = "an array that gets a result is lent by its name, `&mut loss`: in `&mut [loss]` the result would be lost"
 )]
 pub trait Lend: Sealed + Sized {
     /// Element type.
