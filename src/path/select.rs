@@ -338,7 +338,7 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
             (Algorithm::MeshTwoShot, "few ranks of one process: each reduces its share for all, in place")
         }
         Collective::AllReduce if mesh && facts.crowded && facts.world > 2 && bytes <= FLAT_TREE_BYTES_MAX => {
-            (Algorithm::FlatTree, "few ranks that share processors, and a small vector: fewest messages")
+            (Algorithm::FlatTree, "few ranks, but more than processors, and a small vector: fewest messages")
         }
         Collective::AllReduce | Collective::Broadcast { .. } if mesh && bytes <= facts.one_shot_bytes_max => {
             (Algorithm::MeshOneShot, "few ranks and a small vector: one message each way")

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use hcomm::{Rank, Report, Seq};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{command, hcomm, prints, scratch, stderr, stdout};
 
@@ -50,6 +51,55 @@ fn without_an_algorithm_the_chosen_one_is_drawn() {
     assert!(text.contains(" 1 message, 1 byte sent") && text.contains("γ: of a byte reduced"), "{text}");
     assert!(!stdout(&hcomm(&["plan", "--help"])).contains("send_recv"));
     assert!(text.contains("1 element"), "{text}");
+}
+
+/// As it comes, and as ranks that share one processor would take it: what is drawn is what runs.
+#[test]
+fn the_chosen_one_is_that_of_ranks_on_this_machine() {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let expected = |ranks| if ranks > processors { "flat-tree" } else { "mesh-one-shot" };
+    for ranks in [3, 8] {
+        let text = prints(&["plan", "all_reduce", "-n", &ranks.to_string(), "--count", "2"]);
+        assert!(text.starts_with(&format!("all_reduce by {} on", expected(ranks))), "{text}");
+        let facts = format!("\nchosen for {ranks} ranks on one host with {processors} processor");
+        assert!(text.contains(&facts) && text.contains(", over TCP\n"), "{text}");
+    }
+    let crowded = std::thread::spawn(|| {
+        let mut one = CpuSet::new();
+        let all = sched_getaffinity(None).unwrap();
+        one.set((0..CpuSet::MAX_CPU).find(|processor| all.is_set(*processor)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        let planned = prints(&["plan", "all_reduce", "-n", "3", "--count", "2"]);
+        let run = prints(&["bench", "all_reduce", "-n", "3", "-e", "8", "--iters", "7"]);
+        (planned, run)
+    });
+    let (planned, run) = crowded.join().unwrap();
+    assert!(planned.starts_with("all_reduce by flat-tree on 3 ranks"), "{planned}");
+    assert!(planned.contains("\nchosen for 3 ranks on one host with 1 processor, over TCP\n"), "{planned}");
+    assert!(planned.contains("few ranks, but more than processors"), "{planned}");
+    assert!(run.contains(" flat-tree"), "{run}");
+}
+
+#[test]
+fn the_chosen_one_depends_on_the_link() {
+    let text = prints(&["plan", "all_reduce", "-n", "2", "--link", "memory", "--count", "2"]);
+    assert!(text.starts_with("all_reduce by mesh-two-shot on 2 ranks"), "{text}");
+    assert!(text.contains("\nchosen for 2 ranks of one process\n"), "{text}");
+    assert!(
+        prints(&["bench", "all_reduce", "--link", "memory", "-e", "8", "--iters", "7"])
+            .contains(" mesh-two-shot")
+    );
+    let asked = prints(&["plan", "all_reduce", "-n", "2", "--algorithm", "ring"]);
+    assert!(!asked.contains("chosen for"), "{asked}");
+}
+
+#[test]
+fn where_no_operation_has_failed_it_says_where_errors_are() {
+    let file = scratch("empty.jsonl");
+    std::fs::write(&file, "").unwrap();
+    let told = stderr(&hcomm(&["why", file.to_str().unwrap()]));
+    assert!(told.contains("has no report in it: no operation has failed; errors of set-up"), "{told}");
+    std::fs::remove_file(file).unwrap();
 }
 
 fn report(rank: u32, cause: &str) -> Report {

@@ -7,6 +7,25 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hcomm::path::{Algorithm, Collective};
 use hcomm::{DType, Rank, ReduceOp};
 
+/// What connects the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Link {
+    /// Threads of one process
+    Memory,
+    /// Processes, over sockets
+    Tcp,
+}
+
+impl Link {
+    /// The name, as the command line takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Link::Memory => "memory",
+            Link::Tcp => "tcp",
+        }
+    }
+}
+
 /// An operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -110,6 +129,11 @@ pub fn size(text: &str) -> Result<usize, String> {
     };
     let number: usize = digits.parse().map_err(|_| "not a whole number such as 8, 64K, 1M or 2G")?;
     number.checked_mul(1 << shift).ok_or_else(|| "more than there can be".into())
+}
+
+/// "1 rank", "2 ranks".
+pub fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

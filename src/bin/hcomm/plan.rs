@@ -8,12 +8,14 @@ use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw,
 use hcomm::{DType, Rank};
 
 use crate::failure::{Failure, Outcome, print};
-use crate::names::{self, Kind};
+use crate::names::{self, Kind, Link, counted};
 use crate::progress::during;
 
 const DETAILS: &str = "\
 Prints every step of every rank for a vector of COUNT elements, what the plan costs and promises, and that it was \
 proved: it ends on any link, reads nothing before it is written, and every contribution is in the result once.
+
+Without --algorithm it is the one that N ranks on this machine would take: also how many processors they have counts.
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
 
@@ -23,6 +25,7 @@ has come.
 
 Examples:
   hcomm plan all_reduce -n 4 --count 1000
+  hcomm plan all_reduce -n 4 --link memory
   hcomm plan all_reduce -n 5 --algorithm halving-doubling --svg plan.svg
   hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3";
 
@@ -36,9 +39,12 @@ pub struct Args {
     /// How many ranks
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
     ranks: u32,
-    /// The algorithm; without, the one that would be chosen
+    /// The algorithm; without, the one that would be chosen for ranks on this machine
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
+    /// What would connect the ranks; the choice of an algorithm depends on it
+    #[arg(long, value_enum, default_value_t = Link::Tcp)]
+    link: Link,
     /// Elements of the whole vector; without, 1000, or the next number that has equal parts where OP needs them
     #[arg(long, value_name = "C", value_parser = names::size)]
     count: Option<usize>,
@@ -85,9 +91,9 @@ pub fn run(args: &Args) -> Outcome {
         possible(kind, algorithm)?;
     }
     let bytes = (count as u64).saturating_mul(dtype.size() as u64);
-    let choice =
-        choose(&Facts::new(args.ranks), collective, bytes, args.algorithm).map_err(Failure::usage)?;
-    let what = format!("{} of {kind} for {ranks} ranks", choice.algorithm);
+    let (facts, assumed) = here(args.ranks, args.link);
+    let choice = choose(&facts, collective, bytes, args.algorithm).map_err(Failure::usage)?;
+    let what = format!("{} of {kind} for {}", choice.algorithm, counted(ranks, "rank"));
     let plan = during(&format!("building {what}"), || build(choice.algorithm, collective, args.ranks));
     let plan = plan.map_err(Failure::usage)?;
     let plan = during(&format!("proving {what}"), || verify(plan)).map_err(Failure::other)?;
@@ -96,6 +102,9 @@ pub fn run(args: &Args) -> Outcome {
         print("A barrier is an all_reduce of one byte:\n");
     }
     print(draw::text(&plan, count));
+    if args.algorithm.is_none() {
+        print(format_args!("chosen for {assumed}"));
+    }
     print(explanation);
     print(LETTERS);
     print(format_args!("verified: fingerprint {:016x}", plan.fingerprint()));
@@ -106,6 +115,20 @@ pub fn run(args: &Args) -> Outcome {
         print(format_args!("drawn: {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What that many ranks on this machine would agree on, as facts and for people.
+fn here(ranks: u32, link: Link) -> (Facts, String) {
+    let facts = Facts::new(ranks);
+    let told = counted(ranks as usize, "rank");
+    match link {
+        Link::Memory => (facts.within_process(), format!("{told} of one process")),
+        Link::Tcp => {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            let told = format!("{told} on one host with {}, over TCP", counted(processors, "processor"));
+            (facts.crowded(ranks as usize > processors), told)
+        }
+    }
 }
 
 /// Whether the algorithm can do it; if not, says which can.

@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Failed;
 use super::call::{Buffers, Call};
-use super::settings::{Link, Settings};
-use crate::names::Kind;
+use super::settings::Settings;
+use crate::names::{Kind, Link};
 use crate::progress::Progress;
 
 /// How many calls show what one may take.

@@ -18,10 +18,11 @@ use std::process::ExitCode;
 use hcomm::{Communicator, DType, Element, Error};
 
 pub use settings::Args;
-use settings::{Link, Settings};
+use settings::Settings;
 use table::Table;
 
 use crate::failure::{Failure, Outcome};
+use crate::names::{Link, counted};
 use crate::progress::Progress;
 use crate::run::{Output, World, launch};
 
@@ -71,7 +72,8 @@ fn one_of_many(mut settings: Settings) -> Outcome {
         if settings.ranks_given && asked != comm.size() {
             let size = comm.size();
             return Err(Failure::usage(format!(
-                "-n {asked}, but the launcher has started {size} ranks: leave -n out"
+                "-n {asked}, but the launcher has started {}: leave -n out",
+                counted(size, "rank")
             )));
         }
         rank(&settings, comm).await

@@ -4,12 +4,11 @@ use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use hcomm::path::{Algorithm, RANKS_MAX};
 use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
-use crate::names::{self, Kind};
+use crate::names::{self, Kind, Link};
 use crate::plan::possible;
 
 /// The fewest iterations of a point: below, a percentile says nothing.
@@ -96,25 +95,6 @@ pub struct Args {
     /// Writes the results to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// What connects the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Link {
-    /// Threads of one process
-    Memory,
-    /// Processes, over sockets
-    Tcp,
-}
-
-impl Link {
-    /// The name, as the command line takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Link::Memory => "memory",
-            Link::Tcp => "tcp",
-        }
-    }
 }
 
 /// What is measured.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::measure::Point;
 use super::settings::Settings;
 use crate::failure::print;
-use crate::names::Kind;
+use crate::names::{Kind, counted};
 
 /// Rank 0's output: a line per size, as soon as it is measured.
 pub struct Table<'a> {
@@ -93,12 +93,17 @@ impl<'a> Table<'a> {
         let dtype =
             if settings.kind == Kind::Barrier { String::new() } else { format!(" of {}", settings.dtype) };
         print(format_args!(
-            "# hcomm {}: {}{op}{dtype}, {} ranks, link {}{algorithm}{how}, {cpus} CPUs\n#",
+            "# hcomm {}: {}{op}{dtype}, {}, link {}{algorithm}{how}, {}",
             env!("CARGO_PKG_VERSION"),
             settings.kind,
-            settings.ranks,
+            counted(settings.ranks, "rank"),
             settings.link.name(),
+            counted(cpus, "CPU"),
         ));
+        if cfg!(debug_assertions) {
+            print("# debug build: times say little");
+        }
+        print("#");
         let shown = || COLUMNS.iter().filter(|column| column.is_for(settings.kind));
         for head in [|column: &Column| column.name, |column: &Column| column.unit] {
             let cells = shown().map(|column| format!("{:>1$}", head(column), column.width));

@@ -31,7 +31,8 @@ Output comes line by line with `[rank] ` before it. Standard input goes to rank 
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the process group of each rank; a second SIGINT \
 or SIGTERM kills. When a rank fails, the others have 2 s to report what they saw; then they get SIGTERM, and 3 s later \
-SIGKILL. With --keep-going they go on without it, as after Communicator::rebuild. Whatever a rank has started ends with it, unless it moved to a process group of its own.
+SIGKILL. With --keep-going they go on without it, as after Communicator::rebuild; the exit code is that of the rank that \
+failed all the same, also if the others end well. Whatever a rank has started ends with it, unless it moved to a process group of its own.
 
 The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. As ends may be \
 seen in another order, a rank that panicked (101) or was killed goes before those that exited with 1 up to 2 s earlier. \
@@ -51,7 +52,7 @@ pub struct Args {
     /// How many ranks
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
     ranks: u32,
-    /// Lets the others go on when a rank fails, instead of ending them
+    /// Lets the others go on when a rank fails, instead of ending them; the exit code is not 0 all the same
     #[arg(long)]
     keep_going: bool,
     /// The command and its arguments
