@@ -55,7 +55,8 @@ impl Role {
         drop(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
         let threads = taken().1;
         let ranks = Communicator::local(2);
-        let never = ranks[0].recv(hcomm::Rank(1), 1, vec![0u8]).timeout(Duration::from_millis(1)).wait();
+        // Long enough to fall asleep over, which opens an alarm.
+        let never = ranks[0].recv(hcomm::Rank(1), 1, vec![0u8]).timeout(Duration::from_millis(40)).wait();
         assert!(never.is_err());
         drop(ranks);
         let until = Instant::now() + WATCHDOG;
