@@ -216,6 +216,12 @@ impl Channel {
         self.history.last(LAST).collect()
     }
 
+    /// What ranks that have closed it had called under this number, as far as they said.
+    pub(super) fn parting_calls(&self, seq: u64) -> impl Iterator<Item = (usize, &CallInfo)> {
+        let last = self.parting.iter().enumerate();
+        last.filter_map(move |(rank, last)| Some((rank, &last.iter().find(|(of, _)| *of == seq)?.1)))
+    }
+
     pub(crate) fn past_call(&mut self, seq: u64) -> Option<&mut Past> {
         self.history.find(seq)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::channel::{Tomb, Verdict, met_by};
+use super::head::differ;
 use super::history::Past;
 use super::state::State;
 use super::trouble::{decode, encode};
@@ -104,11 +105,12 @@ impl State {
         let (index, operation, seq, mut calls) =
             (head.channel, head.desc.operation, head.seq, head.calls.clone());
         let Some(channel) = &self.channels[index] else { return };
-        for (rank, last) in channel.parting.iter().enumerate() {
-            let call = last.iter().find(|(of, _)| *of == seq && calls.iter().all(|(told, _)| *told != rank));
-            calls.extend(call.map(|(_, call)| (rank, call.clone())));
+        for (rank, call) in channel.parting_calls(seq) {
+            if calls.iter().all(|(told, _)| *told != rank) {
+                calls.push((rank, call.clone()));
+            }
         }
-        let differ = calls.windows(2).any(|pair| pair[0].1 != pair[1].1);
+        let differ = differ(&calls);
         let error = match &channel.failed {
             // Whoever contradicted is gone, and what it called will never be known.
             Some(failed) if !differ && matches!(failed, Error::PeerLost { .. } | Error::Left { .. }) => {

@@ -75,14 +75,14 @@ impl Head {
         self.deadline.checked_add(self.paused).unwrap_or(self.deadline)
     }
 
-    /// Whether it is known that ranks call different things.
-    pub(crate) fn differ(&self) -> bool {
-        self.calls.windows(2).any(|pair| pair[0].1 != pair[1].1)
-    }
-
     /// When a contradicted operation ends with what is known then.
     pub(crate) fn verdict_due(&self) -> Option<Instant> {
-        let waits = !self.bereft && !self.differ();
+        let waits = !self.bereft && !differ(&self.calls);
         self.verdict.map(|at| if waits { at + PATIENCE } else { at })
     }
+}
+
+/// Whether it is known that ranks call different things.
+pub(super) fn differ(calls: &[(usize, CallInfo)]) -> bool {
+    calls.windows(2).any(|pair| pair[0].1 != pair[1].1)
 }

@@ -417,18 +417,13 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         if disputed {
             // That is what is told, and may be why this one leaves. What those that have left had called is known.
-            let parting = channel.parting.iter().enumerate();
-            let told = parting.filter_map(|(rank, last)| {
-                let (_, call) = last.iter().find(|(of, _)| *of == seq)?;
-                Some((rank, call.clone()))
-            });
-            let told = told.collect();
+            let told = channel.parting_calls(seq).map(|(rank, call)| (rank, call.clone())).collect();
             self.contradict(key, told);
             return;
         }
         let Some(rank) = waits.into_iter().find(|rank| channel.closed[*rank].is_some()) else { return };
         // It has sent all it had to, but not what is waited for: what it called says why.
-        let called = channel.parting[rank].iter().find(|(of, _)| *of == seq).map(|(_, call)| call.clone());
+        let called = channel.parting_calls(seq).find(|(of, _)| *of == rank).map(|(_, call)| call.clone());
         if let Some(called) = called.filter(|called| collective && *called != desc.info()) {
             self.contradict(key, vec![(rank, called)]);
             return;
