@@ -166,11 +166,6 @@ impl Io {
         }
     }
 
-    /// The last hint of a peer in this process that something was published.
-    pub(crate) fn news(&self) -> usize {
-        self.hub.as_ref().map_or(0, |hub| hub.news(self.me))
-    }
-
     /// Whether a peer in this process sleeps.
     pub(crate) fn sleeps(&self, peer: usize) -> bool {
         self.hub.as_ref().is_some_and(|hub| hub.is_parked(peer))

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
+use super::direct::Part;
 use super::keeper::Keeper;
 use super::log::Log;
 use super::room::Memory;
@@ -304,22 +305,27 @@ impl Shared {
         let mut moved = false;
         let mut ready = false;
         let last = self.core.drive(first, |mut core| {
+            self.watch.count();
+            if let Some(hub) = &self.hub {
+                hub.set_driver(self.me, THREAD.with(|thread| *thread));
+            }
+            // What is over before anything else is looked at needs not even the time.
+            let meeting = call.as_mut().and_then(|(request, _)| self.meet(&mut core, request));
+            if let Some(Ok(parts)) = meeting {
+                moved = true;
+                call.take().map(|(_, call)| call.insert(Submitted::Over(parts)));
+                return self.unlock_and_wake(core);
+            }
             let now = self.clock.now();
             at = Some(now);
             core.state.now = now;
             core.state.polled_at = now;
-            self.watch.count();
             if let Some(hub) = &self.hub {
-                hub.set_driver(self.me, THREAD.with(|thread| *thread));
                 self.seen.store(hub.news(self.me), Ordering::Relaxed);
             }
             self.begin_submitted(&mut core);
             if let Some((request, call)) = call.take() {
-                let call = call.insert(self.begin(&mut core, request));
-                if let Submitted::Over(_) = call {
-                    moved = true;
-                    return self.unlock_and_wake(core);
-                }
+                *call = Some(Submitted::Flying(self.begin(&mut core, request, meeting)));
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.review_again();
@@ -336,17 +342,18 @@ impl Shared {
         (moved || last && ready, at)
     }
 
-    fn begin(&self, core: &mut Core, request: &mut Request) -> Submitted {
-        let meeting = if self.may_meet() { core.state.meet(request) } else { None };
-        if let Some(Ok(parts)) = meeting {
-            return Submitted::Over(parts);
-        }
+    /// Begins a call that its peers may be at, too, unless others wait to begin: its memory if that is over already.
+    fn meet(&self, core: &mut Core, request: &mut Request) -> Option<Result<Parts, Part>> {
+        if self.submissions.is_empty() && self.may_meet() { core.state.meet(request) } else { None }
+    }
+
+    fn begin(&self, core: &mut Core, request: &mut Request, met: Option<Result<Parts, Part>>) -> Arc<Op> {
         let op = self.record();
-        match meeting {
+        match met {
             Some(Err(part)) => core.state.launch_part(op.clone(), request, part),
             _ => core.state.start(op.clone(), request),
         }
-        Submitted::Flying(op)
+        op
     }
 
     /// A record for a call.
