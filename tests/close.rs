@@ -387,3 +387,60 @@ mod simulated {
         (0..12).for_each(|seed| close_with_all_under_way(seed, true));
     }
 }
+
+/// Whoever has begun to close sends nothing more, and takes nothing more; what it sent before is there.
+#[test]
+fn who_closes_has_left_for_those_who_wait_for_its_messages() {
+    for link in LINKS {
+        for n in [2, 3, 5] {
+            let begun = Arc::new(Barrier::new(n));
+            run(connect(link, n), move |mut comm| {
+                // Nobody's deadline ends anything here.
+                comm.set_deadline(GENEROUS * 2);
+                let (leaver, last) = (Rank(1), Rank(n as u32 - 1));
+                if comm.rank() == leaver {
+                    drop(comm.send(last, 1, vec![7u8; 10]));
+                    drop(comm.send(last, 1, vec![8u8; LARGE]));
+                    if last == leaver {
+                        // To itself, and never received.
+                        let to_itself = comm.recv(leaver, 2, vec![0u8; 1]);
+                        let unreceived = comm.send(leaver, 3, vec![0u8; 1]);
+                        begun.wait();
+                        let closing = comm.close();
+                        is_left(to_itself, leaver);
+                        is_left(unreceived, leaver);
+                        return closing.wait().unwrap();
+                    }
+                    begun.wait();
+                    return comm.close().wait().unwrap();
+                }
+                let waiting = comm.recv(leaver, 9, vec![0u8; 4]);
+                let offered = comm.send(leaver, 9, vec![0u8; LARGE]);
+                begun.wait();
+                is_left(waiting, leaver);
+                is_left(offered, leaver);
+                // The same for those that begin now, whatever else has come.
+                is_left(comm.recv(leaver, 2, vec![0u8; 4]), leaver);
+                is_left(comm.send(leaver, 2, vec![0u8; LARGE]), leaver);
+                // A small one has been sent, as before, and is lost.
+                drop(comm.send(leaver, 2, vec![0u8; 1]).wait());
+                if comm.rank() == last {
+                    assert_eq!(comm.recv(leaver, 1, vec![0u8; 10]).wait().unwrap(), [7; 10], "{link:?} {n}");
+                    let large = comm.recv(leaver, 1, vec![0u8; LARGE]).wait().unwrap();
+                    assert!(large.iter().all(|of| *of == 8), "{link:?} {n}");
+                    is_left(comm.recv(leaver, 1, vec![0u8; 10]), leaver);
+                }
+                comm.close().wait().unwrap();
+            });
+        }
+    }
+}
+
+fn is_left<B: hcomm::Lend>(operation: Operation<B>, leaver: Rank) {
+    match operation.wait() {
+        Err(failed) => {
+            assert!(matches!(&failed.error, Error::Left { rank, .. } if *rank == leaver), "{}", failed.error);
+        }
+        Ok(_) => panic!("nobody is there to send or take it"),
+    }
+}

@@ -16,8 +16,9 @@ impl Communicator {
     /// whoever receives it, also what was detached: the process may end then. All ranks call it, as they call a collective.
     /// Dropping the communicator instead waits for nobody.
     ///
-    /// Receives that were begun before go on meanwhile. Messages that nobody has begun to receive are lost: who closes will
-    /// not receive them any more.
+    /// What was begun before goes on meanwhile. Messages that this rank has not begun to receive are lost: who closes will
+    /// not receive them any more. To those who still wait for a message of this rank, or for it to take one, it
+    /// [has left](Error::Left) from here on.
     ///
     /// # Errors
     ///
@@ -37,6 +38,7 @@ impl Communicator {
     /// }
     /// ```
     pub fn close(mut self) -> Close {
+        self.engine.leave(self.channel);
         // Each rank hears from each other one itself, after all that was sent before, and so knows which messages will come.
         let all_here = self.close_round(Some(Algorithm::MeshOneShot));
         // A rank joins this round once it has received those.

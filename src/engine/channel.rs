@@ -62,6 +62,8 @@ pub(crate) struct Channel {
     pub winding_up: bool,
     /// The others have been told that it will not be used again.
     pub parted: bool,
+    /// Per rank, this one among them: whether it has begun to close it, and so sends no more messages, and begins to receive none.
+    pub leaving: Vec<bool>,
     /// A contradiction that came after its operation had ended: told with the next one.
     pub late: Option<Error>,
     /// Per rank, once all it sent has come: the first number that it will not call.
@@ -150,6 +152,7 @@ impl Channel {
             closing: false,
             winding_up: false,
             parted: false,
+            leaving: vec![false; ranks],
             late: None,
             closed: vec![None; ranks],
             panicked: vec![false; ranks],

@@ -117,9 +117,12 @@ impl State {
         };
         let misses = |rank: &usize| match request.work {
             Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
+            // One who only closes may have begun to receive it before.
             Work::Send { to } => to == *rank && closed(rank).is_some(),
             Work::Recv { from } => {
-                from == *rank && closed(rank).is_some() && channel.matching[from].unexpected.is_empty()
+                let tag = request.desc.tag.map_or(0, |tag| tag.0);
+                let is_silent = channel.leaving[from] || closed(rank).is_some();
+                from == *rank && is_silent && !channel.matching[from].unexpected.has(tag)
             }
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };

@@ -201,6 +201,7 @@ impl State {
             Kind::Rebuild => self.on_view(index, from, &bytes),
             Kind::Hold => self.on_hold(index, from, header),
             Kind::Key => self.check_key(index, header, &bytes),
+            Kind::Leaving => self.said_leaving(index, from),
             Kind::Close => self.said_close(index, from, header, &bytes),
             Kind::Body | Kind::Bye | Kind::Consumed => Ok(()),
         }
@@ -331,6 +332,9 @@ impl State {
     /// Messages are counted by their sender and come in this order.
     fn next_message(&mut self, index: usize, from: usize, number: u64) -> Result<(), String> {
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        if channel.leaving[from] {
+            return Err(format!("message {number} after it has begun to leave"));
+        }
         let due = &mut channel.matching[from].due;
         if number != *due {
             return Err(format!("message {number} where {due} was due"));

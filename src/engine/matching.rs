@@ -161,12 +161,12 @@ impl<T> Tagged<T> {
         self.remove_if(first, |_| true)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+    pub(crate) fn has(&self, tag: u32) -> bool {
+        self.ends.contains_key(&tag)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -276,6 +276,7 @@ impl State {
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].posted.pop(message.tag) {
             Some(key) => self.give_message(channel, from, key, message),
+            None if of.leaving[of.rank] => self.refuse_unreceived(channel, from, message),
             None => {
                 let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
                 let place = of.matching[from].unexpected.push(message.tag, message);
@@ -367,7 +368,7 @@ mod tests {
                         list.push_back((tag, value, place));
                     }
                 }
-                prop_assert_eq!(tagged.is_empty(), list.is_empty());
+                prop_assert_eq!(tagged.ends.is_empty(), list.is_empty());
                 prop_assert_eq!(tagged.iter().count(), list.len());
             }
             prop_assert!(tagged.entries.len() <= 200);

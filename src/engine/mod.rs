@@ -14,7 +14,7 @@
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
 //! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit
-//! - `channel`: a communicator's numbers and memory, [`history`]: what was called under them; [`family`]: those under its keys; [`closed`]: those that are not used any more; `peer`: another process; [`status`]: how far ranks are
+//! - `channel`: a communicator's numbers and memory, [`history`]: what was called under them; [`family`]: those under its keys; [`leaving`]: ranks that close one, [`closed`]: those that are not used any more; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
@@ -36,6 +36,7 @@ mod history;
 mod incoming;
 mod io;
 mod keeper;
+mod leaving;
 mod links;
 mod log;
 mod look;

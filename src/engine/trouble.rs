@@ -181,12 +181,13 @@ impl State {
     }
 
     fn refuse_send(&mut self, index: usize, to: usize, number: u64, error: &Error) {
-        self.abort_message(index, to, number, POINT | TO_SENDER, error.to_string());
+        self.abort_message(index, to, number, POINT | TO_SENDER, Cause::Failed(error.to_string()));
     }
 
     /// A receiver accepts a message that its sender has given up.
     pub(crate) fn refuse_accept(&mut self, index: usize, to: usize, number: u64) {
-        self.abort_message(index, to, number, POINT, "its sender has given it up".into());
+        let cause = Cause::Failed("its sender has given it up".into());
+        self.abort_message(index, to, number, POINT, cause);
     }
 
     /// A message is given up here. If its other side works on it, that waits for nothing from now on.
@@ -196,7 +197,7 @@ impl State {
         match point.engaged() {
             Some((number, true)) => self.refuse_accept(index, peer, number),
             Some((number, false)) => {
-                let cause = "its receiver has given it up".into();
+                let cause = Cause::Failed("its receiver has given it up".into());
                 self.abort_message(index, peer, number, POINT | TO_SENDER, cause);
             }
             None => {}
@@ -204,11 +205,11 @@ impl State {
     }
 
     /// Tells the other side of a message that it is over.
-    fn abort_message(&mut self, index: usize, to: usize, number: u64, flags: u16, cause: String) {
+    pub(super) fn abort_message(&mut self, index: usize, to: usize, number: u64, flags: u16, cause: Cause) {
         let Some(channel) = &self.channels[index] else { return };
         let mut header = Header::new(Kind::Abort, channel.id, number);
         header.flags = flags;
-        self.tell(index, to, Outgoing::with_body(header, encode(&Cause::Failed(cause))));
+        self.tell(index, to, Outgoing::with_body(header, encode(&cause)));
     }
 
     // --- ranks that are gone

@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 6;
+pub(crate) const VERSION: u8 = 7;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -53,11 +53,13 @@ pub(crate) enum Kind {
     Key = 15,
     /// The deadlines of the channel are held by the sender, or not any longer.
     Hold = 16,
+    /// The sender has begun to close the channel: on it, it sends no more messages, and begins to receive none.
+    Leaving = 17,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 16] = [
+        const ALL: [Kind; 17] = [
             Kind::Data,
             Kind::Credit,
             Kind::Request,
@@ -74,6 +76,7 @@ impl Kind {
             Kind::Rebuild,
             Kind::Key,
             Kind::Hold,
+            Kind::Leaving,
         ];
         ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }

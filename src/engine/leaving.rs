@@ -1,0 +1,85 @@
+//! Ranks that have begun to close a communicator. They send no more messages on it and begin to receive none, which the
+//! others are told at once: a receive that waits for one, or a send that waits to be taken, would wait for its deadline,
+//! since who closes waits for them.
+
+use super::matching::{Content, Unexpected};
+use super::shared::Engine;
+use super::state::{Flight, State};
+use super::trouble::Cause;
+use crate::link::frame::{Header, Kind, POINT, TO_SENDER};
+use crate::rank::Rank;
+
+impl Engine {
+    /// This rank closes a communicator: what it called before goes on.
+    pub(crate) fn leave(&self, channel: usize) {
+        self.shared.with_core(|core| {
+            // The messages among it are announced before.
+            self.shared.begin_submitted(core);
+            core.state.leave(channel);
+        });
+        self.shared.drive();
+    }
+}
+
+impl State {
+    fn leave(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let (me, ranks) = (channel.rank, channel.members.len());
+        channel.leaving[me] = true;
+        let header = Header::new(Kind::Leaving, channel.id, 0);
+        self.broadcast(index, header, &[]);
+        for from in 0..ranks {
+            let Some(channel) = self.channels[index].as_mut() else { return };
+            for message in channel.matching[from].take_unexpected() {
+                self.refuse_unreceived(index, from, message);
+            }
+        }
+        self.end_posted(index, me);
+    }
+
+    /// A rank closes a communicator; what it had sent on it has been announced.
+    pub(super) fn said_leaving(&mut self, index: usize, from: usize) -> Result<(), String> {
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        if std::mem::replace(&mut channel.leaving[from], true) {
+            return Err("has begun to leave a communicator twice".into());
+        }
+        self.end_posted(index, from);
+        Ok(())
+    }
+
+    /// Ends the receives that no message of this rank has come for.
+    fn end_posted(&mut self, index: usize, from: usize) {
+        let Some(channel) = &self.channels[index] else { return };
+        let keys: Vec<_> = channel.matching[from].posted.iter().copied().collect();
+        for key in keys {
+            let Some(Flight::Point(point)) = self.flight(key) else { continue };
+            let (operation, seq) = (point.head.desc.operation, point.head.seq);
+            let error = self.has_left(index, from, operation, seq);
+            self.finish(key, Err(error));
+        }
+    }
+
+    /// A message that this rank will not receive any more, since it closes the communicator.
+    pub(super) fn refuse_unreceived(&mut self, index: usize, from: usize, message: Unexpected) {
+        let Some(channel) = &self.channels[index] else { return };
+        let (me, world) = (channel.rank, channel.members[from] as usize);
+        match message.content {
+            Content::Whole(bytes) => {
+                self.io.consume_eager(world, bytes.len());
+                self.io.recycle(bytes);
+            }
+            Content::Offered | Content::Leased(_) => {
+                let host = self.peers[channel.members[me] as usize].label.clone();
+                let cause = Cause::Departed { rank: Rank(me as u32), host };
+                self.abort_message(index, from, message.number, POINT | TO_SENDER, cause);
+            }
+            Content::Local(sender) => {
+                let Some(flight) = self.flight(sender) else { return };
+                let (operation, seq) = (flight.head().desc.operation, flight.head().seq);
+                let error = self.has_left(index, me, operation, seq);
+                self.finish(sender, Err(error));
+            }
+            Content::GivenUp(_) => {}
+        }
+    }
+}
