@@ -266,7 +266,7 @@ pub enum Error {
     /// The communicator can be used on, by the late ranks too: they are told when they call, by [`Aborted`](Self::Aborted),
     /// which blames the rank that gave up. Ranks that did not need the late one any more may have the result: see
     /// [how to go on](Self#after-an-error-that-is-not-fatal).
-    #[error("{0}")]
+    #[error("{}{}", .0, elsewhere(&.0.operation))]
     Deadline(Box<Report>),
     /// A rank's process has crashed or was killed, its thread has panicked, or its host can't be reached. The communicator has failed with it:
     /// every later call says so, until it is [rebuilt](crate::Communicator::rebuild).
@@ -315,7 +315,7 @@ pub enum Error {
     /// Another rank gave the operation up: it cancelled it, or its deadline passed before this rank called. A rank that is late
     /// gets this, and not [`Deadline`](Self::Deadline): `by` is who gave up, the cause says who was late. The communicator can be
     /// used on; others may have the result: see [how to go on](Self#after-an-error-that-is-not-fatal).
-    #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}")]
+    #[error("{operation} {seq} on \"{communicator}\" was aborted by rank {by}: {cause}{}", elsewhere(.operation))]
     #[non_exhaustive]
     Aborted {
         /// What this rank was doing.
@@ -331,7 +331,7 @@ pub enum Error {
     },
     /// This rank gave the operation up. The communicator can be used on; others may have the result: see
     /// [how to go on](Self#after-an-error-that-is-not-fatal).
-    #[error("{operation} {seq} on \"{communicator}\" was cancelled here")]
+    #[error("{operation} {seq} on \"{communicator}\" was cancelled here{}", elsewhere(.operation))]
     #[non_exhaustive]
     Cancelled {
         /// What this rank was doing.
@@ -405,6 +405,16 @@ pub enum Error {
     /// A communicator could not be made: for callers who join and call in one function.
     #[error(transparent)]
     Init(Arc<InitError>),
+}
+
+/// What has become on other ranks of an operation that was given up here.
+fn elsewhere(operation: &str) -> &'static str {
+    match operation {
+        // Between two ranks, or of no use if it did not end here.
+        "send" | "recv" | "split" | "dup" | "close" | "rebuild" => "",
+        "barrier" => "; other ranks may have passed it",
+        _ => "; other ranks may have its result",
+    }
 }
 
 impl Error {
