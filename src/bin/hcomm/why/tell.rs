@@ -159,9 +159,28 @@ impl<'a> Case<'a> {
         text
     }
 
+    /// Where a rank is, as others have it: host, address and process.
+    fn address(&self, rank: Rank) -> Option<&'a str> {
+        let links = self.reports.iter().flat_map(|report| &report.links);
+        links.filter(|link| link.rank == rank).map(|link| link.address.as_str()).find(|at| !at.is_empty())
+    }
+
+    /// Whose process it is, if that is one that is known.
+    fn process(&self, ranks: &[Rank]) -> Option<u32> {
+        let [rank] = ranks else { return None };
+        let own = self.reports.iter().find(|report| report.rank == *rank && report.pid != 0);
+        let told = || self.address(*rank)?.rsplit_once("process ")?.1.parse().ok();
+        own.map(|report| report.pid).or_else(told)
+    }
+
     fn waiting(&self, text: &mut String) {
-        for report in &self.reports {
-            let Report { rank, waited, operation, seq, .. } = report;
+        for tries in self.reports.chunk_by(|one, next| is_retry(one, next)) {
+            let Some(report) = tries.last() else { continue };
+            let Report { rank, waited, operation, .. } = report;
+            let seq = match tries {
+                [first, .., last] => format!("{} to {}, {} times,", first.seq, last.seq, tries.len()),
+                _ => report.seq.to_string(),
+            };
             let process = match report.pid {
                 0 => String::new(),
                 pid => format!(" (process {pid})"),
@@ -196,7 +215,11 @@ impl<'a> Case<'a> {
         }
         *text += "\nWho is waited for:\n";
         for (rank, state) in told {
-            let _ = writeln!(text, "  rank {rank} {}", state.unwrap_or("has told nothing about itself"));
+            let state = state.unwrap_or("has told nothing about itself");
+            let _ = match self.address(*rank) {
+                Some(address) => writeln!(text, "  rank {rank} ({address}) {state}"),
+                None => writeln!(text, "  rank {rank} {state}"),
+            };
         }
     }
 
@@ -216,16 +239,16 @@ impl<'a> Case<'a> {
 
     fn causes(&self) -> Vec<String> {
         let mut causes: Vec<String> = Vec::new();
-        let mut events: BTreeSet<&str> = BTreeSet::new();
+        let mut events: BTreeSet<String> = BTreeSet::new();
         for report in self.reports.iter().filter(|report| !report.cause.is_empty()) {
             if events.insert(event(report)) {
-                causes.push(report.cause.clone());
+                causes.push(from_the_first(&report.cause));
             }
         }
         let named = causes.iter().any(|cause| cause.contains("wait for each other"));
         if let Some(cycle) = self.picture.cycle().filter(|_| !named) {
             let names: Vec<String> = cycle.iter().map(Rank::to_string).collect();
-            causes.push(format!("ranks wait for each other: {}", names.join(" → ")));
+            causes.push(format!("ranks {CIRCLE}{}", names.join(ARROW)));
         }
         if causes.is_empty() {
             causes.extend(
@@ -288,11 +311,10 @@ impl<'a> Case<'a> {
                     .into(),
             );
         } else {
-            advice.extend(
-                self.culprits()
-                    .into_iter()
-                    .map(|(conduct, who)| format!("{}: {}", ranks(&who), conduct.advice())),
-            );
+            advice.extend(self.culprits().into_iter().map(|(conduct, who)| {
+                let process = self.process(&who).map_or("PID".into(), |pid| pid.to_string());
+                format!("{}: {}", ranks(&who), conduct.advice().replace("PID", &process))
+            }));
         }
         if is(ReportKind::Deadline) {
             advice.push(
@@ -307,10 +329,35 @@ impl<'a> Case<'a> {
 
 /// What happened, without what each rank says in its own way: which call of its own it met, how the end of another was
 /// seen.
-fn event(report: &Report) -> &str {
+fn event(report: &Report) -> String {
     let place = format!(" on \"{}\": ", report.communicator);
     let what = report.cause.split_once(&place).map_or(report.cause.as_str(), |(_, what)| what);
-    what.split_once(" is lost: ").map_or(what, |(who, _)| who)
+    from_the_first(what.split_once(" is lost: ").map_or(what, |(who, _)| who))
+}
+
+/// Words before a circle of ranks, the first at its end again.
+const CIRCLE: &str = "wait for each other: ";
+const ARROW: &str = " → ";
+
+/// A circle is one, whoever tells of it: told from its lowest rank on.
+fn from_the_first(cause: &str) -> String {
+    let Some((before, circle)) = cause.split_once(CIRCLE) else { return cause.into() };
+    let (circle, after) = circle.split_at(circle.find([';', ',']).unwrap_or(circle.len()));
+    let Ok(mut ranks) = circle.split(ARROW).map(str::parse).collect::<Result<Vec<u32>, _>>() else {
+        return cause.into();
+    };
+    ranks.pop();
+    let first = (0..ranks.len()).min_by_key(|index| ranks[*index]).unwrap_or(0);
+    ranks.rotate_left(first);
+    ranks.extend(ranks.first().copied());
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    format!("{before}{CIRCLE}{}{after}", names.join(ARROW))
+}
+
+/// The same rank again in the same call: it has given it up before.
+fn is_retry(one: &Report, next: &Report) -> bool {
+    let what = |report: &Report| (report.rank, report.kind, report.late.clone());
+    what(one) == what(next) && one.operation == next.operation
 }
 
 pub fn ranks(list: &[Rank]) -> String {
@@ -451,6 +498,41 @@ mod tests {
         told.cause = "rank 1 (host b) is lost: its thread panicked".into();
         let text = tell(&[told], false);
         assert!(text.contains("RUST_BACKTRACE=1") && !text.contains("out-of-memory"), "{text}");
+    }
+
+    /// A loop that tries again, two ranks that tell of one circle, and where the late one is.
+    #[test]
+    fn what_is_the_same_is_told_once() {
+        let link = json!({
+            "rank": 2, "kind": "Tcp", "state": "Ready", "address": "host b, address 10.0.0.2, process 4711", "sent_bytes": 5,
+            "received_bytes": 6, "sent_frames": 1, "received_frames": 1, "retransmissions": 0, "rtt_us": 200,
+            "best_bytes_per_s": 0,
+        });
+        let mut tries: Vec<Report> =
+            (3..13).map(|seq| report(0, "barrier", seq, 2, "has not called")).collect();
+        tries[9].links = vec![serde_json::from_value(link).unwrap()];
+        let text = tell(&tries, false);
+        assert!(
+            text.contains("rank 0 has waited 12.3s in barrier #3 to #12, 10 times, for rank 2\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  rank 2 (host b, address 10.0.0.2, process 4711) has not called\n"),
+            "{text}"
+        );
+        assert!(text.contains("gdb -p 4711 "), "{text}");
+        let circle = |rank, late, cause: &str| {
+            let mut told = report(rank, "recv(1 × u8, peer 1, tag 1)", 0, late, "is in recv");
+            told.cause = cause.into();
+            told
+        };
+        let told = [
+            circle(1, 2, "ranks wait for each other: 2 → 1 → 2"),
+            circle(2, 1, "ranks wait for each other: 1 → 2 → 1"),
+        ];
+        let text = tell(&told, false);
+        assert_eq!(text.matches("wait for each other").count(), 1, "{text}");
+        assert!(text.contains("ranks wait for each other: 1 → 2 → 1\n"), "{text}");
     }
 
     #[test]
