@@ -20,7 +20,7 @@ const FIGURES: usize = 3;
 pub struct Point {
     pub count: usize,
     pub algorithm: &'static str,
-    /// The time of each call at rank 0, in order of size.
+    /// The time of each call at rank 0, or of a broadcast at the slowest rank, in order of size.
     pub times: Vec<Duration>,
     /// Elements that were wrong.
     pub wrong: u64,
@@ -196,6 +196,18 @@ impl<T: Element> Run<'_, T> {
         let of = |figure: usize| figures.iter().skip(figure).step_by(FIGURES).copied();
         // Ranks that are threads have one CPU clock between them.
         let cpu = if self.settings.link == Link::Memory { figures[1] } else { of(1).sum() };
+        if self.settings.kind == Kind::Broadcast {
+            // The root is done when all of it is on its way.
+            let calls = self.times.len();
+            let mut all = vec![0u64; calls * self.comm.size()];
+            let mine = all.iter_mut().skip(calls * self.comm.rank().index());
+            mine.zip(&self.times).for_each(|(told, time)| *told = nanos(*time));
+            // Gathering takes no memory beside, which would be told as that of the next size.
+            let all = self.comm.all_gather(all).await?;
+            let slowest = |call: usize| all.iter().skip(call).step_by(calls).copied().max();
+            let times = (0..calls).map(|call| Duration::from_nanos(slowest(call).unwrap_or_default()));
+            self.times = times.collect();
+        }
         self.times.sort_unstable();
         Ok(Point {
             count,

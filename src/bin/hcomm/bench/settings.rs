@@ -22,7 +22,7 @@ const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
 
 For each size the result of one call is compared element by element with what must come out; then calls follow one \
-another, each timed at rank 0 from the call to its end.
+another, each timed from the call to its end: at rank 0; of a broadcast, whose root is done first, at the slowest rank.
 
 Columns, as those of nccl-tests:
   size, count  the vector of one rank; where it has parts, all of them
