@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{LINKS, Random, assert_usable, class, world};
 use hcomm::{Communicator, Error, Operation, Rank, ReduceOp, blocking};
 
@@ -39,6 +41,19 @@ fn each_rank_has_its_own_order_of_keys() {
             comm.close().wait().unwrap();
         });
     }
+}
+
+#[test]
+fn a_key_has_its_communicators_deadline_until_it_is_given_another() {
+    let mut comm = Communicator::local(1).remove(0);
+    let (long, short) = (Duration::from_secs(77), Duration::from_secs(7));
+    comm.set_deadline(long);
+    let mut stream = comm.keyed("a").unwrap();
+    assert_eq!((stream.name(), stream.deadline()), ("world[\"a\"]", long));
+    stream.set_deadline(short);
+    assert_eq!((stream.deadline(), comm.deadline()), (short, long));
+    drop(stream);
+    assert_eq!(comm.keyed("a").unwrap().deadline(), long);
 }
 
 /// Several threads of a rank, each with keys of its own, beside the communicator's own stream.

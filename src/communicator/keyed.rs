@@ -176,6 +176,16 @@ impl Keyed {
         self.stream.as_ref().map_or(0, Communicator::size)
     }
 
+    /// Its communicator's name and the key, as errors and reports have it.
+    pub fn name(&self) -> &str {
+        self.stream.as_ref().map_or("", Communicator::name)
+    }
+
+    /// How long operations may take.
+    pub fn deadline(&self) -> Duration {
+        self.stream.as_ref().map_or(Duration::ZERO, Communicator::deadline)
+    }
+
     /// How long operations may take from now on, as long as this is had.
     pub fn set_deadline(&mut self, deadline: Duration) {
         if let Some(stream) = &mut self.stream {

@@ -179,6 +179,11 @@ impl Communicator {
         self.deadline = deadline;
     }
 
+    /// How long operations may take.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// How long each phase of set-up took; empty for ranks of one process and for what was split. One that was rebuilt has
     /// those of its predecessor.
     pub fn phases(&self) -> &[(Phase, Duration)] {
