@@ -16,6 +16,8 @@ use crate::buffer::parts::Parts;
 /// Pauses in which the others may come, before the call goes on in flight: one or two microseconds, which is what going
 /// on in flight takes.
 const PAUSES: usize = 64;
+/// Bytes of a block that one more is waited for, since the others reduce as much: several times what that takes.
+const BYTES_PER_PAUSE: usize = 256;
 /// After so many calls in a row that met nobody, only one in so many waits for that.
 const MISSES: u32 = 4;
 const RETRY: u32 = 32;
@@ -28,8 +30,10 @@ pub(crate) struct Meetings {
 }
 
 impl Meetings {
-    fn pauses(&self) -> usize {
-        if self.missed < MISSES || self.missed.is_multiple_of(RETRY) { PAUSES } else { 0 }
+    /// For blocks of so many bytes.
+    fn pauses(&self, bytes: usize) -> usize {
+        let waits = self.missed < MISSES || self.missed.is_multiple_of(RETRY);
+        if waits { PAUSES + bytes / BYTES_PER_PAUSE } else { 0 }
     }
 }
 
@@ -52,7 +56,8 @@ impl State {
         let me = self.io.me;
         // Who sleeps must be woken first, which is not done under the lock.
         let asleep = |world: &u32| *world as usize != me && self.io.sleeps(*world as usize);
-        let mut pauses = if channel.members.iter().any(asleep) { 0 } else { self.meetings.pauses() };
+        let mut pauses =
+            if channel.members.iter().any(asleep) { 0 } else { self.meetings.pauses(part.bytes()) };
         loop {
             // Straight at what the peers write: a hint that they have would have to come first.
             part.advance(&channel.members, &channel.standing, &mut self.io);

@@ -210,6 +210,9 @@ pub(crate) struct Lease {
 struct Slot {
     owner: CachePadded<Owner>,
     reader: CachePadded<Reader>,
+    /// Of a lease that stands: the last operation whose range its reader is done with, plus one. Apart, since the owner looks
+    /// at it all the time, and the reader would fetch the rest of what it writes back from there.
+    finished: CachePadded<AtomicU64>,
 }
 
 /// Written by the owner only: all that its reader has to fetch.
@@ -230,8 +233,6 @@ struct Reader {
     reading: AtomicBool,
     /// Bytes read plus one; 0 before the reader has begun.
     taken: AtomicUsize,
-    /// The last operation whose range it is done with, plus one.
-    finished: AtomicU64,
 }
 
 impl Owner {
@@ -265,12 +266,12 @@ impl Lease {
             if used == self.slots.len() {
                 self.slots.push(Slot::default());
             }
-            let Slot { owner, reader } = &self.slots[used];
+            let Slot { owner, reader, finished } = &self.slots[used];
             owner.set(range);
             owner.lent.store(0, Ordering::Relaxed);
             owner.armed.store(0, Ordering::Relaxed);
             reader.taken.store(0, Ordering::Relaxed);
-            reader.finished.store(0, Ordering::Relaxed);
+            finished.store(0, Ordering::Relaxed);
             reader.reading.store(false, Ordering::Relaxed);
         }
     }
@@ -292,14 +293,14 @@ impl Lease {
 
     /// Reader: it is done with its range of operation `number`, and leaves.
     pub(crate) fn finish(&self, slot: usize, number: u64) {
-        let reader = &self.slots[slot].reader;
-        reader.finished.store(number + 1, Ordering::Release);
+        let Slot { reader, finished, .. } = &self.slots[slot];
+        finished.store(number + 1, Ordering::Release);
         reader.reading.store(false, Ordering::Release);
     }
 
     /// Owner: whether the reader is done with its range of operation `number`.
     pub(crate) fn is_finished(&self, slot: usize, number: u64) -> bool {
-        self.slots[slot].reader.finished.load(Ordering::Acquire) == number + 1
+        self.slots[slot].finished.load(Ordering::Acquire) == number + 1
     }
 
     /// Owner: `bytes` of the range may be read. Says whether that is news.
@@ -324,7 +325,7 @@ impl Lease {
 
     /// Reader: the range, to be read before [`leave`](Self::leave); `None` if the lease was revoked.
     pub(crate) fn enter(&self, slot: usize) -> Option<Raw> {
-        let Slot { owner, reader } = &self.slots[slot];
+        let Slot { owner, reader, .. } = &self.slots[slot];
         reader.reading.store(true, Ordering::SeqCst);
         if self.revoked.load(Ordering::SeqCst) {
             reader.reading.store(false, Ordering::Release);
