@@ -381,6 +381,44 @@ const GOODBYES: &[Lie] = &[
         Left,
     ),
     (
+        "begins to leave twice",
+        Call::Place(SMALL),
+        |liar, begun| (0..2).for_each(|_| liar.send(Fast, begun.header(Kind::Leaving), &[])),
+        Lost("begun to leave a communicator twice"),
+    ),
+    (
+        "begins to leave and sends a message",
+        Call::Place(SMALL),
+        |liar, begun| {
+            liar.send(Fast, begun.header(Kind::Leaving), &[]);
+            let offer = liar.message(Kind::Offer, begun);
+            liar.send(Fast, offer, &[]);
+        },
+        Lost("message 0 after it has begun to leave"),
+    ),
+    (
+        "begins to leave with a reason",
+        Call::Place(SMALL),
+        |liar, begun| liar.send(Fast, begun.header(Kind::Leaving), b"tired"),
+        Lost("exceeds 0"),
+    ),
+    (
+        "begins to leave a communicator that does not exist",
+        Call::Place(SMALL),
+        |liar, begun| {
+            let mut leaving = begun.header(Kind::Leaving);
+            leaving.channel = 8;
+            liar.send(Fast, leaving, &[]);
+        },
+        Unheeded,
+    ),
+    (
+        "begins to leave, and does its part all the same",
+        Call::Reduce(LARGE),
+        |liar, begun| liar.send(Fast, begun.header(Kind::Leaving), &[]),
+        Unheeded,
+    ),
+    (
         "closed up to the end of all numbers",
         Call::Place(SMALL),
         |liar, begun| {
