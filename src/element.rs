@@ -60,6 +60,11 @@ impl DType {
         }
     }
 
+    /// How many elements so many bytes are; sizes are powers of two, and a division takes long.
+    pub(crate) const fn elements(self, bytes: usize) -> usize {
+        bytes >> self.size().trailing_zeros()
+    }
+
     /// The name Rust gives the type.
     pub const fn name(self) -> &'static str {
         match self {

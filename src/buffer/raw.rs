@@ -103,7 +103,7 @@ impl Raw {
             assert_eq!(copy.bytes, self.bytes, "reduction into ranges of different lengths");
             *pointer = copy.ptr;
         }
-        let elements = self.bytes / reduction.dtype.size();
+        let elements = reduction.dtype.elements(self.bytes);
         // SAFETY: all valid for `bytes`, aligned since buffers are and cuts are between elements; the verified plan
         // excludes other writers and readers.
         unsafe { kernel::reduce(reduction, &dsts[..=copies.len()], &pointers[..srcs.len()], elements) }

@@ -15,6 +15,7 @@ use super::program::Program;
 use super::run::{PASSES, SLICE, take_back};
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
+use crate::element::DType;
 use crate::kernel::Reduction;
 use crate::link::frame::{Header, Kind};
 use crate::link::memory::Lease;
@@ -100,6 +101,10 @@ impl Standing {
 /// Allocations of an ended one, for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
+    /// By rank: where its block is, in a vector of so many bytes of this type that this plan has cut: the next is mostly
+    /// alike.
+    cuts: Vec<std::ops::Range<usize>>,
+    cut: Option<(u64, DType, usize)>,
     /// By rank: its block of the own vector; what it lends for this one operation; whether it is known to lend.
     blocks: Vec<Raw>,
     offers: Vec<Option<Arc<Lease>>>,
@@ -134,14 +139,10 @@ impl Part {
         parts: Parts,
         mut memory: Kept,
     ) -> Part {
-        let size = desc.dtype.size();
         let raw = parts.raw();
-        let partition = program.partition(raw.len() / size);
+        memory.cut(&program, desc.dtype, raw.len());
         memory.blocks.clear();
-        memory.blocks.extend(program.direct.iter().flat_map(|blocks| &blocks.of).map(|range| {
-            let elements = partition.elements(*range);
-            raw.sub(elements.start * size..elements.end * size)
-        }));
+        memory.blocks.extend(memory.cuts.iter().map(|cut| raw.sub(cut.clone())));
         memory.offers.clear();
         memory.offers.resize(ranks, None);
         memory.lends.clear();
@@ -180,10 +181,10 @@ impl Part {
         let lease = known.unwrap_or_else(|| io.lease(digest ^ DIRECT, blocks.clone(), !standing.taken));
         standing.taken = true;
         lease.arm(seq, digest, blocks);
-        let mut header = Header::new(Kind::Data, channel_id, seq);
-        header.digest = digest;
         for peer in peers {
             if is_new {
+                let mut header = Header::new(Kind::Data, channel_id, seq);
+                header.digest = digest;
                 io.message(peer, header, Vec::new(), Some(lease.clone()));
             } else {
                 io.publish(peer);
@@ -334,6 +335,22 @@ impl Part {
 }
 
 impl Kept {
+    /// Cuts a vector of so many bytes as a program does.
+    fn cut(&mut self, program: &Program, dtype: DType, bytes: usize) {
+        let cut = Some((program.plan.fingerprint(), dtype, bytes));
+        if self.cut == cut {
+            return;
+        }
+        self.cut = cut;
+        self.cuts.clear();
+        let (partition, size) = (program.partition(dtype.elements(bytes)), dtype.size());
+        let blocks = program.direct.iter().flat_map(|blocks| &blocks.of);
+        self.cuts.extend(blocks.map(|range| {
+            let elements = partition.elements(*range);
+            elements.start * size..elements.end * size
+        }));
+    }
+
     /// What `peer` lends by: for this operation, or whenever it does.
     fn lease_of<'a>(&'a self, peer: usize, standing: &'a Standing) -> Option<&'a Lease> {
         let stands = || standing.theirs.get(peer)?.as_ref();

@@ -44,15 +44,17 @@ impl State {
         if !self.can_meet(request) {
             return None;
         }
-        let Work::Collective(program) = &request.work else { return None };
-        let program = program.clone();
-        let memory = self.directed.pop().unwrap_or_default();
         let channel = self.channels[request.channel].as_mut()?;
-        channel.called(request.seq, request.desc);
+        let Work::Collective(program) = std::mem::replace(&mut request.work, Work::GivenUp) else {
+            return None;
+        };
+        let memory = self.directed.pop().unwrap_or_default();
         let parts = std::mem::replace(&mut request.parts, Parts::NONE);
         let terms = (request.seq, request.digest, &request.desc);
         let mut part = Part::new(terms, (channel.rank, channel.members.len()), program, parts, memory);
         part.lend(channel.id, &channel.members, &mut channel.standing, &mut self.io);
+        // The others begin meanwhile.
+        channel.called(request.seq, request.desc);
         let me = self.io.me;
         // Who sleeps must be woken first, which is not done under the lock.
         let asleep = |world: &u32| *world as usize != me && self.io.sleeps(*world as usize);
@@ -85,7 +87,7 @@ impl State {
         let ranks = channel.members.len();
         program.direct.is_some()
             && self.live == 0
-            && request.parts.raw().len() / ranks <= SLICE
+            && request.parts.raw().len() <= SLICE * ranks
             && channel.is_at_rest()
             && channel.standing.is_ready(ranks)
             && !self.io.has_mail()
