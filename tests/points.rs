@@ -140,12 +140,16 @@ fn messages_to_oneself_in_both_orders() {
     }
 }
 
+/// For thousands of messages that are sent at once: the last has to wait for all, each of which waits for a processor.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// Futures may be kept: offers wait, not payload, and the receiver takes all of them in order.
 #[test]
 fn many_sends_in_flight_arrive_in_order() {
     for link in LINKS {
-        world(link, 2, move |comm| {
+        run_within(PATIENCE, connect(link, 2), move |mut comm| {
             const MESSAGES: usize = 10_000;
+            comm.set_deadline(PATIENCE);
             if comm.rank() == Rank(0) {
                 let sent: Vec<_> = (0..MESSAGES).map(|i| comm.send(Rank(1), 1, vec![i as u32; 16])).collect();
                 sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
@@ -368,7 +372,8 @@ fn ten_thousand_messages_in_flight() {
     const MESSAGES: u32 = 10_000;
     for link in LINKS {
         let step = Arc::new(Barrier::new(2));
-        world(link, 2, move |mut comm| {
+        run_within(PATIENCE, connect(link, 2), move |mut comm| {
+            comm.set_deadline(PATIENCE);
             let me = comm.rank();
             let other = Rank(1 - me.0);
             // Both know where the other is; nothing is received before all is sent.
