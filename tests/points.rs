@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Random, WATCHDOG, assert_usable, class, connect, world};
+use common::{GENEROUS, LINKS, Random, WATCHDOG, assert_usable, class, connect, run_within, world};
 use futures_util::future::join_all;
 use hcomm::{Buffer, Communicator, Error, Operation, Rank};
 
