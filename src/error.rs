@@ -409,7 +409,8 @@ pub enum Error {
 
 /// What has become on other ranks of an operation that was given up here.
 fn elsewhere(operation: &str) -> &'static str {
-    match operation {
+    // A message's call is told with its arguments.
+    match operation.split('(').next().unwrap_or(operation) {
         // Between two ranks, or of no use if it did not end here.
         "send" | "recv" | "split" | "dup" | "close" | "rebuild" => "",
         "barrier" => "; other ranks may have passed it",
@@ -594,6 +595,37 @@ mod tests {
         let failed = OpError { error: error.clone(), buffer: None::<()> };
         assert_eq!(format!("{failed:?}"), format!("{error} [buffer kept]"));
         assert_eq!(failed.to_string(), "an operation failed because of rank 1; its buffer is not given back");
+    }
+
+    /// Of a message nobody else has a result.
+    #[test]
+    fn what_was_given_up_here_may_be_done_elsewhere() {
+        let late = |operation: &str| {
+            let late = vec![Rank(1)];
+            let report = Report { operation: operation.into(), late, ..Report::default() };
+            Error::Deadline(Box::new(report)).to_string()
+        };
+        let aborted = |operation: &str| Error::Aborted {
+            operation: operation.into(),
+            seq: Seq(1),
+            communicator: "world".into(),
+            by: Rank(1),
+            cause: "cancelled".into(),
+        };
+        for (operation, suffix) in [
+            ("all_reduce", "; other ranks may have its result"),
+            ("barrier", "; other ranks may have passed it"),
+            ("recv(4 × f32, peer 1, tag 7)", ""),
+            ("send", ""),
+            ("close", ""),
+        ] {
+            for text in [late(operation), aborted(operation).to_string()] {
+                assert_eq!(
+                    text.split_once("; ").map_or("", |(_, told)| told),
+                    suffix.trim_start_matches("; ")
+                );
+            }
+        }
     }
 
     #[test]

@@ -388,6 +388,25 @@ mod simulated {
     }
 }
 
+#[test]
+fn a_close_that_goes_well_reports_nothing() {
+    for link in LINKS {
+        let path = std::env::temp_dir().join(format!("hcomm-close-{link:?}-{}", std::process::id()));
+        let (report, begun) = (path.clone(), Arc::new(Barrier::new(3)));
+        run(connect(link, 3), move |comm| {
+            comm.report_to(&report).unwrap();
+            for peer in 0..3 {
+                // Nobody sends it, and nobody awaits it.
+                drop(comm.recv(peer, 1, vec![0u8; 1]));
+            }
+            begun.wait();
+            comm.close().wait().unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "", "{link:?}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
 /// Whoever has begun to close sends nothing more, and takes nothing more; what it sent before is there.
 #[test]
 fn who_closes_has_left_for_those_who_wait_for_its_messages() {

@@ -346,9 +346,14 @@ impl State {
     /// What a sender offers, and nobody has asked for, is kept here; an honest one knows the limit.
     fn check_offers(&mut self, index: usize, from: usize) -> Result<(), String> {
         let Some(channel) = &self.channels[index] else { return Ok(()) };
-        if channel.matching[from].unexpected.len()
-            > OFFERS_MAX + self.io.eager_window as usize / EAGER_OVERHEAD
-        {
+        let kept = channel.matching[from].unexpected.len();
+        // Who closes keeps none, and refuses each: an honest sender waits for that.
+        let refused = if channel.leaving[channel.rank] {
+            self.io.peers[channel.members[from] as usize].waiting
+        } else {
+            0
+        };
+        if kept.max(refused) > OFFERS_MAX + self.io.eager_window as usize / EAGER_OVERHEAD {
             return Err("too many offers that nobody has accepted".into());
         }
         Ok(())

@@ -14,7 +14,7 @@ impl Engine {
     pub(crate) fn leave(&self, channel: usize) {
         self.shared.with_core(|core| {
             // The messages among it are announced before.
-            self.shared.begin_submitted(core);
+            self.begin_queued(core);
             core.state.leave(channel);
         });
         self.shared.drive();
@@ -52,6 +52,11 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         let keys: Vec<_> = channel.matching[from].posted.iter().copied().collect();
         for key in keys {
+            if !self.is_awaited(key) {
+                // Nobody asks what became of it.
+                self.cancel(key);
+                continue;
+            }
             let Some(Flight::Point(point)) = self.flight(key) else { continue };
             let (operation, seq) = (point.head.desc.operation, point.head.seq);
             let error = self.has_left(index, from, operation, seq);

@@ -12,6 +12,7 @@ use super::direct::{Direct, Part};
 use super::run::SLICE;
 use super::state::{Flight, State, recycle};
 use crate::buffer::parts::Parts;
+use crate::runtime::clock::Clock;
 
 /// Pauses in which the others may come, before the call goes on in flight: one or two microseconds, which is what going
 /// on in flight takes.
@@ -40,7 +41,7 @@ impl Meetings {
 impl State {
     /// Begins a call that can meet its peers, and runs it to its end if it does: `Ok` has its memory; `Err`, its part as
     /// far as it came, which goes on by [`launch_part`](Self::launch_part). `None`: it is to begin in the ordinary way.
-    pub(super) fn meet(&mut self, request: &mut Request) -> Option<Result<Parts, Part>> {
+    pub(super) fn meet(&mut self, request: &mut Request, clock: &Clock) -> Option<Result<Parts, Part>> {
         if !self.can_meet(request) {
             return None;
         }
@@ -55,6 +56,8 @@ impl State {
         part.lend(channel.id, &channel.members, &mut channel.standing, &mut self.io);
         // The others begin meanwhile.
         channel.called(request.seq, request.desc);
+        self.now = clock.now();
+        self.polled_at = self.now;
         let me = self.io.me;
         // Who sleeps must be woken first, which is not done under the lock.
         let asleep = |world: &u32| *world as usize != me && self.io.sleeps(*world as usize);

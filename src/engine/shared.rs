@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use super::call::{Op, Records, Request};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
-use super::direct::Part;
 use super::keeper::Keeper;
 use super::log::Log;
 use super::room::Memory;
@@ -143,16 +142,22 @@ impl Engine {
     pub(crate) fn close(&self, channel: usize) {
         self.shared.with_core(|core| {
             // What was called before may still wait for whoever drove then.
-            self.shared.begin_submitted(core);
+            self.begin_queued(core);
             core.close_channel(channel);
         });
         self.shared.drive();
     }
 
+    /// Begins what waits for whoever drives, now.
+    pub(super) fn begin_queued(&self, core: &mut Core) {
+        core.state.now = self.shared.clock.now();
+        self.shared.begin_submitted(core);
+    }
+
     /// The thread that has a communicator or a key of one panics: the others are told of a lost rank.
     pub(crate) fn abandon(&self, channel: usize) {
         self.shared.with_core(|core| {
-            self.shared.begin_submitted(core);
+            self.begin_queued(core);
             core.state.abandon(channel);
         });
         self.shared.drive();
@@ -309,11 +314,8 @@ impl Shared {
             if let Some(hub) = &self.hub {
                 hub.set_driver(self.me, THREAD.with(|thread| *thread));
             }
-            // What is over before anything else is looked at needs not even the time.
-            let meeting = call.as_mut().and_then(|(request, _)| self.meet(&mut core, request));
-            if let Some(Ok(parts)) = meeting {
+            if self.meet(&mut core, &mut call) {
                 moved = true;
-                call.take().map(|(_, call)| call.insert(Submitted::Over(parts)));
                 return self.unlock_and_wake(core);
             }
             let now = self.clock.now();
@@ -325,7 +327,9 @@ impl Shared {
             }
             self.begin_submitted(&mut core);
             if let Some((request, call)) = call.take() {
-                *call = Some(Submitted::Flying(self.begin(&mut core, request, meeting)));
+                let op = self.record();
+                core.state.start(op.clone(), request);
+                *call = Some(Submitted::Flying(op));
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.review_again();
@@ -342,18 +346,28 @@ impl Shared {
         (moved || last && ready, at)
     }
 
-    /// Begins a call that its peers may be at, too, unless others wait to begin: its memory if that is over already.
-    fn meet(&self, core: &mut Core, request: &mut Request) -> Option<Result<Parts, Part>> {
-        if self.submissions.is_empty() && self.may_meet() { core.state.meet(request) } else { None }
-    }
-
-    fn begin(&self, core: &mut Core, request: &mut Request, met: Option<Result<Parts, Part>>) -> Arc<Op> {
-        let op = self.record();
-        match met {
-            Some(Err(part)) => core.state.launch_part(op.clone(), request, part),
-            _ => core.state.start(op.clone(), request),
+    /// Begins a call that its peers may be at, too, unless others wait to begin. Says whether it is over already, so that
+    /// nothing else needs to be looked at.
+    fn meet(&self, core: &mut Core, call: &mut Option<(&mut Request, &mut Option<Submitted>)>) -> bool {
+        let Some((request, submitted)) = call else { return false };
+        if !self.submissions.is_empty() || !self.may_meet() {
+            return false;
         }
-        op
+        let over = match core.state.meet(request, &self.clock) {
+            None => return false,
+            Some(Ok(parts)) => {
+                **submitted = Some(Submitted::Over(parts));
+                true
+            }
+            Some(Err(part)) => {
+                let op = self.record();
+                core.state.launch_part(op.clone(), request, part);
+                **submitted = Some(Submitted::Flying(op));
+                false
+            }
+        };
+        *call = None;
+        over
     }
 
     /// A record for a call.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::keeper::Keeper;
 use super::super::{CallDesc, Engine, PeerLink, Priority, Program, Request, Submitted, Work};
@@ -139,8 +139,12 @@ fn calls_meet_and_those_that_do_not_go_on_with_equal_bits() {
             if seq % 64 == member.rank as u64 {
                 std::thread::sleep(Duration::from_micros(50));
             }
+            let before = Instant::now();
             let call = member.begin(mine);
             flown += usize::from(matches!(call, Submitted::Flying(_)));
+            // Whoever asks where this rank is learns that it was here just now.
+            let polled_at = member.engine.shared.with_core(|core| core.state.polled_at);
+            assert!(polled_at >= before, "call {seq}: {:?} ago", before - polled_at);
             let result = member.end(call).unwrap();
             assert_eq!(bits(&result), sum(2, seq, count), "call {seq}");
         }
