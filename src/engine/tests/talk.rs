@@ -217,6 +217,32 @@ fn messages_between_two_ranks_keep_to_their_offer() {
     tell_all(MESSAGES);
 }
 
+/// It refuses each, and keeps only so many refusals for somebody who does not read them.
+#[test]
+fn offers_to_a_rank_that_closes_are_bounded() {
+    watched("offers to a rank that closes", || {
+        let mut scene = Scene::new();
+        let begun = scene.begin(Call::Place(SMALL));
+        scene.engine.leave(scene.channel);
+        for _ in 0..2000 {
+            let frames: Vec<Vec<u8>> = (0..1000)
+                .map(|_| {
+                    let mut offer = scene.liar.message(Kind::Offer, &begun);
+                    offer.offset = 1 << 20;
+                    scene.liar.frame(Fast, offer, &[])
+                })
+                .collect();
+            scene.liar.raw(Fast, &frames.concat());
+            if begun.op.is_done() {
+                break;
+            }
+        }
+        assert!(begun.op.is_done(), "two million offers were heeded");
+        let error = scene.end(&begun).unwrap_err();
+        assert!(error.to_string().contains("too many offers"), "{error}");
+    });
+}
+
 const TEXTS: &[Lie] = &[
     (
         "an abort of garbage",
