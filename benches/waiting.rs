@@ -38,9 +38,9 @@ fn idle<R>(what: &str, quick: Option<u64>, wall: Duration, ranks: Vec<JoinHandle
         // Looking for news at the beginning is part of it.
         idle::during(wall)
     };
-    for rank in ranks {
-        rank.join().expect("a rank");
-    }
+    // Who leaves is told to those that wait a moment longer: nobody does before all are done.
+    let done: Vec<R> = ranks.into_iter().map(|rank| rank.join().expect("a rank")).collect();
+    drop(done);
     println!(
         "{IDLE_RANKS} ranks {what}: in {:.1?} {:.3} % of one processor in all, {} wake-ups",
         spent.wall,
@@ -58,7 +58,8 @@ fn receives(what: &str, quick: Option<u64>, wall: Duration, ranks: Vec<Communica
                 let receive = comm.recv(from, Tag(0), vec![0u8; 8]);
                 let over = tokio::time::timeout(wall, receive).await.is_err();
                 assert!(over, "nothing was sent");
-            });
+                comm
+            })
         })
     };
     idle(what, quick, wall, ranks.into_iter().map(receive).collect());
