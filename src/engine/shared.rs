@@ -465,7 +465,7 @@ impl Shared {
         let last = self.core.drive(self.core.offer(), |mut core| {
             if std::mem::replace(&mut asked, true) {
                 // A further turn is one that a user asked for, and need not take himself.
-                core.state.polled_at = now;
+                core.state.polled_at = core.state.polled_at.max(now);
                 drive = true;
             }
             if drive {
