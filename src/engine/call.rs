@@ -42,6 +42,11 @@ impl CallDesc {
         }
     }
 
+    /// The tag of a message.
+    pub(crate) fn tag_word(&self) -> u32 {
+        self.tag.map_or(0, |tag| tag.0)
+    }
+
     /// How it reduces among so many ranks; `post`: whether a reduction is the last of its elements.
     pub(crate) fn reduction(&self, post: Post, ranks: usize) -> Reduction {
         let divisor = match (self.op, post) {

@@ -106,9 +106,10 @@ impl Stashed {
     pub(crate) fn discard(self, world: usize, io: &mut Io) {
         if let Kept::Frame(bytes) = self.kept {
             if self.header.flags & EAGER != 0 {
-                io.consume_eager(world, bytes.len());
+                io.discard_eager(world, bytes);
+            } else {
+                io.recycle(bytes);
             }
-            io.recycle(bytes);
         }
     }
 }

@@ -120,9 +120,8 @@ impl State {
             // One who only closes may have begun to receive it before.
             Work::Send { to } => to == *rank && closed(rank).is_some(),
             Work::Recv { from } => {
-                let tag = request.desc.tag.map_or(0, |tag| tag.0);
                 let is_silent = channel.leaving[from] || closed(rank).is_some();
-                from == *rank && is_silent && !channel.matching[from].unexpected.has(tag)
+                from == *rank && is_silent && !channel.matching[from].unexpected.has(request.desc.tag_word())
             }
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };

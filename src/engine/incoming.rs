@@ -230,8 +230,7 @@ impl State {
         for (from, matching) in channel.matching.iter_mut().enumerate() {
             for message in matching.take_unexpected() {
                 if let Content::Whole(bytes) = message.content {
-                    self.io.consume_eager(members[from] as usize, bytes.len());
-                    self.io.recycle(bytes);
+                    self.io.discard_eager(members[from] as usize, bytes);
                 }
             }
         }

@@ -280,6 +280,12 @@ impl Io {
         spare
     }
 
+    /// Nobody will ask for an eager message of the peer.
+    pub(crate) fn discard_eager(&mut self, peer: usize, bytes: Vec<u8>) {
+        self.consume_eager(peer, bytes.len());
+        self.recycle(bytes);
+    }
+
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
         /// Buffers kept for reuse.
         const SPARE_MAX: usize = 64;

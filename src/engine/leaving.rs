@@ -12,12 +12,8 @@ use crate::rank::Rank;
 impl Engine {
     /// This rank closes a communicator: what it called before goes on.
     pub(crate) fn leave(&self, channel: usize) {
-        self.shared.with_core(|core| {
-            // The messages among it are announced before.
-            self.begin_queued(core);
-            core.state.leave(channel);
-        });
-        self.shared.drive();
+        // The messages among it are announced before.
+        self.after_calls(|core| core.state.leave(channel));
     }
 }
 
@@ -69,10 +65,7 @@ impl State {
         let Some(channel) = &self.channels[index] else { return };
         let (me, world) = (channel.rank, channel.members[from] as usize);
         match message.content {
-            Content::Whole(bytes) => {
-                self.io.consume_eager(world, bytes.len());
-                self.io.recycle(bytes);
-            }
+            Content::Whole(bytes) => self.io.discard_eager(world, bytes),
             Content::Offered | Content::Leased(_) => {
                 let host = self.peers[channel.members[me] as usize].label.clone();
                 let cause = Cause::Departed { rank: Rank(me as u32), host };

@@ -209,7 +209,7 @@ impl<T> Tagged<T> {
 impl State {
     pub(super) fn launch_send(&mut self, head: Head, to: usize, parts: Parts) {
         let key = head.key;
-        let tag = head.desc.tag.map_or(0, |tag| tag.0);
+        let tag = head.desc.tag_word();
         let world = head.members[to] as usize;
         let channel = head.channel;
         let Some(of) = self.channels[channel].as_mut() else { return };
@@ -237,7 +237,7 @@ impl State {
 
     pub(super) fn launch_receive(&mut self, head: Head, from: usize, parts: Parts) {
         let key = head.key;
-        let tag = head.desc.tag.map_or(0, |tag| tag.0);
+        let tag = head.desc.tag_word();
         let channel = head.channel;
         let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None };
         self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));

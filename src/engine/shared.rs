@@ -140,27 +140,22 @@ impl Engine {
     }
 
     pub(crate) fn close(&self, channel: usize) {
-        self.shared.with_core(|core| {
-            // What was called before may still wait for whoever drove then.
-            self.begin_queued(core);
-            core.close_channel(channel);
-        });
-        self.shared.drive();
+        self.after_calls(|core| core.close_channel(channel));
     }
 
-    /// Begins what waits for whoever drives, now.
-    pub(super) fn begin_queued(&self, core: &mut Core) {
-        core.state.now = self.shared.clock.now();
-        self.shared.begin_submitted(core);
+    /// Acts after what was called before, which may still wait for whoever drove then.
+    pub(super) fn after_calls(&self, act: impl FnOnce(&mut Core)) {
+        self.shared.with_core(|core| {
+            core.state.now = self.shared.clock.now();
+            self.shared.begin_submitted(core);
+            act(core);
+        });
+        self.shared.drive();
     }
 
     /// The thread that has a communicator or a key of one panics: the others are told of a lost rank.
     pub(crate) fn abandon(&self, channel: usize) {
-        self.shared.with_core(|core| {
-            self.begin_queued(core);
-            core.state.abandon(channel);
-        });
-        self.shared.drive();
+        self.after_calls(|core| core.state.abandon(channel));
     }
 
     /// Begins a call now: what can leave leaves, and it may be over already.
@@ -244,6 +239,9 @@ impl Drop for Engine {
     }
 }
 
+/// A call to be begun, and where it is put once it is.
+type Beginning<'a> = (&'a mut Request, &'a mut Option<Submitted>);
+
 /// A call that has begun.
 #[derive(Debug)]
 pub(crate) enum Submitted {
@@ -304,7 +302,7 @@ impl Shared {
     fn take_turns<'a>(
         &'a self,
         first: Option<Turn<'a, Core>>,
-        mut call: Option<(&mut Request, &mut Option<Submitted>)>,
+        mut call: Option<Beginning<'_>>,
     ) -> (bool, Option<Instant>) {
         let mut at = None;
         let mut moved = false;
@@ -348,7 +346,7 @@ impl Shared {
 
     /// Begins a call that its peers may be at, too, unless others wait to begin. Says whether it is over already, so that
     /// nothing else needs to be looked at.
-    fn meet(&self, core: &mut Core, call: &mut Option<(&mut Request, &mut Option<Submitted>)>) -> bool {
+    fn meet(&self, core: &mut Core, call: &mut Option<Beginning<'_>>) -> bool {
         let Some((request, submitted)) = call else { return false };
         if !self.submissions.is_empty() || !self.may_meet() {
             return false;

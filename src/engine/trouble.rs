@@ -170,7 +170,7 @@ impl State {
         let (operation, seq, call) = (head.desc.operation, head.seq, head.desc.info());
         let sender = CallInfo {
             operation: "send".into(),
-            count: (message.bytes / head.desc.dtype.size()) as u64,
+            count: head.desc.dtype.elements(message.bytes) as u64,
             root: None,
             ..call.clone()
         };

@@ -179,7 +179,7 @@ impl Run {
 
     /// Elements of the vector that the plan cuts.
     fn elements(&self) -> usize {
-        self.parts.raw().len() / self.head.desc.dtype.size()
+        self.head.desc.dtype.elements(self.parts.raw().len())
     }
 
     fn raw(&self, partition: &Partition, range: Range) -> Raw {

@@ -92,7 +92,7 @@ fn payload() -> impl Strategy<Value = Payload> {
 fn shot() -> impl Strategy<Value = Shot> {
     let mostly = |usual: std::ops::Range<u64>| prop_oneof![9 => usual, 1 => any::<u64>()];
     let channel = prop_oneof![8 => Just(CHANNEL), 1 => Just(key_id(CHANNEL, KEYS[0])), 1 => any::<u64>()];
-    let where_to = (any::<bool>(), 1u8..18, channel, mostly(0..3));
+    let where_to = (any::<bool>(), 1..=Kind::ALL.len() as u8, channel, mostly(0..3));
     let what = (
         prop_oneof![4 => Just(0u16), 3 => Just(1), 1 => Just(2), 1 => Just(4), 1 => Just(12), 1 => Just(32), 1 => any::<u16>()],
         prop_oneof![9 => 0u32..3, 2 => Just(TAG), 1 => any::<u32>()],

@@ -102,12 +102,9 @@ impl<T: Element> Run<'_, T> {
         let rank = self.comm.rank().index();
         // Late ranks: each in turn would be left behind by a barrier that does not wait for it.
         std::thread::sleep(Duration::from_millis(rank as u64 % 4));
-        let mut clocks = vec![0u64; 2 * self.comm.size()];
-        let mine = &mut clocks[2 * rank..][..2];
-        mine[0] = nanos(now(ClockId::Monotonic));
+        let called = nanos(now(ClockId::Monotonic));
         self.comm.barrier().await?;
-        mine[1] = nanos(now(ClockId::Monotonic));
-        let clocks = self.comm.all_gather(clocks).await?;
+        let clocks = self.gather(&[called, nanos(now(ClockId::Monotonic))]).await?;
         let last = clocks.iter().step_by(2).max();
         Ok(u64::from(Some(&clocks[2 * rank + 1]) < last))
     }
@@ -187,23 +184,25 @@ impl<T: Element> Run<'_, T> {
         Ok(agreed[0] as usize)
     }
 
+    /// As many numbers of each rank, at all ranks.
+    async fn gather(&mut self, mine: &[u64]) -> Result<Vec<u64>, Failed> {
+        let mut all = vec![0u64; mine.len() * self.comm.size()];
+        all[mine.len() * self.comm.rank().index()..][..mine.len()].copy_from_slice(mine);
+        // It takes no memory beside, which would be told as that of the next size.
+        Ok(self.comm.all_gather(all).await?)
+    }
+
     async fn finish(mut self, algorithm: &'static str, count: usize) -> Result<Point, Failed> {
-        let mut figures = vec![0u64; FIGURES * self.comm.size()];
         let beyond = self.comm.staging_bytes().1 as u64;
-        let mine = [self.wrong, nanos(self.cpu), beyond];
-        figures[FIGURES * self.comm.rank().index()..][..FIGURES].copy_from_slice(&mine);
-        let figures = self.comm.all_gather(figures).await?;
+        let mine: [u64; FIGURES] = [self.wrong, nanos(self.cpu), beyond];
+        let figures = self.gather(&mine).await?;
         let of = |figure: usize| figures.iter().skip(figure).step_by(FIGURES).copied();
         // Ranks that are threads have one CPU clock between them.
         let cpu = if self.settings.link == Link::Memory { figures[1] } else { of(1).sum() };
         if self.settings.kind == Kind::Broadcast {
             // The root is done when all of it is on its way.
-            let calls = self.times.len();
-            let mut all = vec![0u64; calls * self.comm.size()];
-            let mine = all.iter_mut().skip(calls * self.comm.rank().index());
-            mine.zip(&self.times).for_each(|(told, time)| *told = nanos(*time));
-            // Gathering takes no memory beside, which would be told as that of the next size.
-            let all = self.comm.all_gather(all).await?;
+            let mine: Vec<u64> = self.times.iter().map(|time| nanos(*time)).collect();
+            let (calls, all) = (mine.len(), self.gather(&mine).await?);
             let slowest = |call: usize| all.iter().skip(call).step_by(calls).copied().max();
             let times = (0..calls).map(|call| Duration::from_nanos(slowest(call).unwrap_or_default()));
             self.times = times.collect();

@@ -241,8 +241,9 @@ impl<'a> Case<'a> {
         let mut causes: Vec<String> = Vec::new();
         let mut events: BTreeSet<String> = BTreeSet::new();
         for report in self.reports.iter().filter(|report| !report.cause.is_empty()) {
-            if events.insert(event(report)) {
-                causes.push(from_the_first(&report.cause));
+            let cause = from_the_first(&report.cause);
+            if events.insert(event(&cause, &report.communicator).into()) {
+                causes.push(cause);
             }
         }
         let named = causes.iter().any(|cause| cause.contains("wait for each other"));
@@ -329,10 +330,10 @@ impl<'a> Case<'a> {
 
 /// What happened, without what each rank says in its own way: which call of its own it met, how the end of another was
 /// seen.
-fn event(report: &Report) -> String {
-    let place = format!(" on \"{}\": ", report.communicator);
-    let what = report.cause.split_once(&place).map_or(report.cause.as_str(), |(_, what)| what);
-    from_the_first(what.split_once(" is lost: ").map_or(what, |(who, _)| who))
+fn event<'a>(cause: &'a str, communicator: &str) -> &'a str {
+    let place = format!(" on \"{communicator}\": ");
+    let what = cause.split_once(&place).map_or(cause, |(_, what)| what);
+    what.split_once(" is lost: ").map_or(what, |(who, _)| who)
 }
 
 /// Words before a circle of ranks, the first at its end again.
@@ -356,8 +357,7 @@ fn from_the_first(cause: &str) -> String {
 
 /// The same rank again in the same call: it has given it up before.
 fn is_retry(one: &Report, next: &Report) -> bool {
-    let what = |report: &Report| (report.rank, report.kind, report.late.clone());
-    what(one) == what(next) && one.operation == next.operation
+    (one.rank, one.kind, &one.late, &one.operation) == (next.rank, next.kind, &next.late, &next.operation)
 }
 
 pub fn ranks(list: &[Rank]) -> String {
