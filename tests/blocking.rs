@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::processes::{Processes, Role, say};
 use common::{GENEROUS, LINKS, Link, Random, assert_usable, class, connect, meeting_place, run, world};
+use hcomm::path::Algorithm;
 use hcomm::{Communicator, Error, Rank, ReduceOp, blocking};
 use rustix::process::Signal;
 
@@ -95,6 +96,41 @@ fn every_element_is_right_and_what_is_written_afterwards_reaches_nobody() {
                     }
                 }
                 blocking::barrier(&mut comm).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn options_keys_and_prepared_handles_take_slices_without_a_copy() {
+    const PART: usize = 1 << 17;
+    for link in LINKS {
+        for n in [3, 4] {
+            world(link, n, move |mut comm| {
+                let (rank, sum) = (comm.rank().index(), ReduceOp::Sum);
+                let prepared = comm.bulk().prepare_all_reduce::<u32>(n * PART, sum).unwrap();
+                let mut layer = comm.keyed("layer").unwrap();
+                let under_key = layer.prepare_all_reduce::<u32>(n * PART, sum).unwrap();
+                let check = |kind: Kind, call: &mut dyn FnMut(&mut [u32]) -> Result<(), Error>| {
+                    let mut slice = kind.input(rank, n, PART);
+                    call(&mut slice).unwrap();
+                    kind.assert_right(rank, n, &slice, &format!("{link:?} n {n} {kind:?}"));
+                    slice.fill(OWN);
+                };
+                check(Kind::AllReduce, &mut |data| {
+                    comm.using(Algorithm::Ring).urgent().blocking().all_reduce(data, sum)
+                });
+                check(Kind::Broadcast, &mut |data| comm.bulk().blocking().broadcast(data, 0));
+                check(Kind::AllGather, &mut |data| comm.urgent().blocking().all_gather(data));
+                check(Kind::ReduceScatter, &mut |data| comm.bulk().blocking().reduce_scatter(data, sum));
+                check(Kind::AllReduce, &mut |data| blocking::run(&mut comm, &prepared, data));
+                check(Kind::AllReduce, &mut |data| layer.blocking().all_reduce(data, sum));
+                check(Kind::AllReduce, &mut |data| layer.run_blocking(&under_key, data));
+                layer.blocking().barrier().unwrap();
+                let beside = comm.resources().in_use_max;
+                assert!(beside < n * PART * size_of::<u32>(), "{link:?}: {beside} bytes beside the slices");
+                let refused = blocking::run(&mut comm, &under_key, &mut vec![0; n * PART]);
+                assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
             });
         }
     }

@@ -70,8 +70,8 @@ fn two(
 /// All staging memory goes back once nobody uses it.
 fn assert_nothing_staged(comm: &Communicator) {
     let until = Instant::now() + Duration::from_secs(10);
-    while comm.staging_bytes().0 > 0 {
-        assert!(Instant::now() < until, "{} bytes stay", comm.staging_bytes().0);
+    while comm.resources().in_use > 0 {
+        assert!(Instant::now() < until, "{} bytes stay", comm.resources().in_use);
         std::thread::sleep(Duration::from_millis(1));
     }
 }

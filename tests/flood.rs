@@ -38,7 +38,7 @@ fn flood(link: common::Link, messages: u32, bytes: usize) {
                     late = number + 1;
                     let grown = resident_bytes().saturating_sub(before);
                     assert!(grown < 64 << 20, "{link:?}: {grown} bytes for {number} messages of {bytes}");
-                    let staged = comm.staging_bytes().1;
+                    let staged = comm.resources().in_use_max;
                     assert!(staged < 64 << 20, "{link:?}: {staged} bytes staged");
                     ready.wait();
                 }

@@ -68,7 +68,7 @@ fn collectives_beyond_the_limit_wait_for_room() {
             let used = comm.resources();
             assert_eq!((used.working, used.operations, used.delayed), (0, 0, 0), "{used:?}");
             assert!(used.pooled <= LIMIT / 4, "{used:?}");
-            let most = comm.staging_bytes().1;
+            let most = used.in_use_max;
             assert!(most <= LIMIT / 2 + 2 * NEED, "at most {most} bytes at a time");
             let dup = comm.dup();
             sibling = Some(

@@ -34,7 +34,7 @@ fn schedules(seeds: Range<u64>, schedule: impl Fn(u64)) {
 #[test]
 fn a_rank_that_waits_blocked_panics() {
     type Blocks = fn(&mut Communicator);
-    let ways: [(&str, Blocks); 12] = [
+    let ways: [(&str, Blocks); 15] = [
         ("wait", |comm| drop(comm.all_reduce(vec![1u8], ReduceOp::Sum).wait())),
         ("split's wait", |comm| drop(comm.split(None, 0).wait())),
         ("rebuild's wait", |comm| drop(comm.rebuild().wait())),
@@ -43,6 +43,12 @@ fn a_rank_that_waits_blocked_panics() {
         ("broadcast", |comm| drop(blocking::broadcast(comm, &mut [1u8; 2], 0))),
         ("all_gather", |comm| drop(blocking::all_gather(comm, &mut [1u8; 2]))),
         ("reduce_scatter", |comm| drop(blocking::reduce_scatter(comm, &mut [1u8; 2], ReduceOp::Sum))),
+        ("options", |comm| drop(comm.urgent().blocking().all_reduce(&mut [1u8; 2], ReduceOp::Sum))),
+        ("key", |comm| drop(comm.keyed("key").unwrap().blocking().barrier())),
+        ("prepared", |comm| {
+            let prepared = comm.prepare_all_reduce(2, ReduceOp::Sum).unwrap();
+            drop(blocking::run(comm, &prepared, &mut [1u8; 2]));
+        }),
         ("send", |comm| drop(blocking::send(comm, 0, 1, &[1u8; 2]))),
         ("recv", |comm| drop(blocking::recv(comm, 0, 1, &mut [1u8; 2]))),
         ("split", |comm| drop(blocking::split(comm, None, 0))),

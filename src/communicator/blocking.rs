@@ -27,9 +27,7 @@
 //! assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 3.0));
 //! ```
 
-use std::ops::Deref;
-
-use super::{Communicator, Operation};
+use super::{Communicator, Keyed, Operation, PreparedAllReduce, View};
 use crate::buffer::lend::Blocked;
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
@@ -44,18 +42,117 @@ impl Drop for NoUnwinding {
     }
 }
 
-/// Begins an operation on a slice, and waits for it.
-fn lent<'a, T: Element, C: Deref<Target = Communicator>>(
-    communicator: C,
+/// Begins an operation on a slice, and waits for it. Whether that is allowed was asked before.
+fn lent<'a, T: Element>(
     buffer: &'a mut [T],
-    begin: impl FnOnce(C, Blocked<'a, T>) -> Operation<Blocked<'a, T>>,
+    begin: impl FnOnce(Blocked<'a, T>) -> Operation<Blocked<'a, T>>,
 ) -> Result<(), Error> {
-    // Nothing is lent yet: this may unwind.
-    communicator.engine.allow_blocking();
     let guard = NoUnwinding;
-    let result = begin(communicator, Blocked(buffer)).wait();
+    let result = begin(Blocked(buffer)).wait();
     std::mem::forget(guard);
     Ok(result?)
+}
+
+/// Collectives with options, or under a key, on a thread that waits: `comm.using(Algorithm::Ring).blocking().all_reduce(…)`.
+///
+/// ```
+/// use hcomm::path::Algorithm;
+/// use hcomm::{Communicator, ReduceOp};
+///
+/// let mut comm = Communicator::local(1).remove(0);
+/// let mut data = [1.0f32, 2.0];
+/// comm.using(Algorithm::MeshTwoShot).blocking().all_reduce(&mut data, ReduceOp::Sum)?;
+/// comm.keyed("layer0")?.blocking().broadcast(&mut data, 0)?;
+/// assert_eq!(data, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "options do nothing without a call"]
+pub struct Calls<'a>(View<'a>);
+
+impl<'a> View<'a> {
+    /// Its collectives on a thread that waits, on slices that are not copied; see [`blocking`](self).
+    pub fn blocking(self) -> Calls<'a> {
+        Calls(self)
+    }
+}
+
+impl Keyed {
+    /// The collectives under this key on a thread that waits, on slices that are not copied; see [`blocking`](self).
+    pub fn blocking(&mut self) -> Calls<'_> {
+        self.stream().plain().blocking()
+    }
+
+    /// Runs what was prepared under this key, on a slice that is not copied; see [`blocking::run`](run).
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedAllReduce::run`].
+    pub fn run_blocking<T: Element>(
+        &mut self,
+        prepared: &PreparedAllReduce<T>,
+        buffer: &mut [T],
+    ) -> Result<(), Error> {
+        run(self.stream(), prepared, buffer)
+    }
+}
+
+impl<'a> Calls<'a> {
+    /// The options, once it is clear that a thread may wait: nothing is lent yet, so that it may unwind.
+    fn allowed(self) -> View<'a> {
+        self.0.communicator().engine.allow_blocking();
+        self.0
+    }
+
+    /// See [`Communicator::barrier`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn barrier(self) -> Result<(), Error> {
+        self.allowed().barrier().wait()?;
+        Ok(())
+    }
+
+    /// See [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_reduce<T: Element>(self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.all_reduce(buffer, op))
+    }
+
+    /// See [`Communicator::broadcast`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn broadcast<T: Element>(self, buffer: &mut [T], root: impl Into<Rank>) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent(buffer, |buffer| view.broadcast(buffer, root))
+    }
+
+    /// See [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_gather<T: Element>(self, buffer: &mut [T]) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.all_gather(buffer))
+    }
+
+    /// See [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce_scatter<T: Element>(self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.reduce_scatter(buffer, op))
+    }
 }
 
 /// See [`Communicator::barrier`].
@@ -64,9 +161,7 @@ fn lent<'a, T: Element, C: Deref<Target = Communicator>>(
 ///
 /// As the operation of the same name.
 pub fn barrier(communicator: &mut Communicator) -> Result<(), Error> {
-    communicator.engine.allow_blocking();
-    communicator.barrier().wait()?;
-    Ok(())
+    communicator.plain().blocking().barrier()
 }
 
 /// See [`Communicator::all_reduce`].
@@ -79,7 +174,7 @@ pub fn all_reduce<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    lent(communicator, buffer, |communicator, buffer| communicator.all_reduce(buffer, op))
+    communicator.plain().blocking().all_reduce(buffer, op)
 }
 
 /// See [`Communicator::broadcast`].
@@ -92,7 +187,7 @@ pub fn broadcast<T: Element>(
     buffer: &mut [T],
     root: impl Into<Rank>,
 ) -> Result<(), Error> {
-    lent(communicator, buffer, |communicator, buffer| communicator.broadcast(buffer, root))
+    communicator.plain().blocking().broadcast(buffer, root)
 }
 
 /// See [`Communicator::all_gather`].
@@ -101,7 +196,7 @@ pub fn broadcast<T: Element>(
 ///
 /// As the operation of the same name.
 pub fn all_gather<T: Element>(communicator: &mut Communicator, buffer: &mut [T]) -> Result<(), Error> {
-    lent(communicator, buffer, |communicator, buffer| communicator.all_gather(buffer))
+    communicator.plain().blocking().all_gather(buffer)
 }
 
 /// See [`Communicator::reduce_scatter`].
@@ -114,7 +209,32 @@ pub fn reduce_scatter<T: Element>(
     buffer: &mut [T],
     op: ReduceOp,
 ) -> Result<(), Error> {
-    lent(communicator, buffer, |communicator, buffer| communicator.reduce_scatter(buffer, op))
+    communicator.plain().blocking().reduce_scatter(buffer, op)
+}
+
+/// Runs a prepared all_reduce; see [`PreparedAllReduce::run`].
+///
+/// # Errors
+///
+/// As there.
+///
+/// ```
+/// use hcomm::{Communicator, ReduceOp, blocking};
+///
+/// let mut comm = Communicator::local(1).remove(0);
+/// let sum = comm.prepare_all_reduce::<f32>(2, ReduceOp::Sum)?;
+/// let mut data = [1.0, 2.0];
+/// blocking::run(&mut comm, &sum, &mut data)?;
+/// assert_eq!(data, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run<T: Element>(
+    communicator: &mut Communicator,
+    prepared: &PreparedAllReduce<T>,
+    buffer: &mut [T],
+) -> Result<(), Error> {
+    communicator.engine.allow_blocking();
+    lent(buffer, |buffer| prepared.run(communicator, buffer))
 }
 
 /// See [`Communicator::send`].
@@ -143,7 +263,9 @@ pub fn recv<T: Element>(
     tag: impl Into<Tag>,
     buffer: &mut [T],
 ) -> Result<(), Error> {
-    lent(communicator, buffer, |communicator, buffer| communicator.recv(from, tag, buffer))
+    communicator.engine.allow_blocking();
+    let (from, tag) = (from.into(), tag.into());
+    lent(buffer, |buffer| communicator.recv(from, tag, buffer))
 }
 
 /// See [`Communicator::split`].
@@ -189,9 +311,9 @@ mod tests {
     #[test]
     fn child() {
         if std::env::var_os(CHILD).is_some() {
-            let (mut comm, mut memory) = (Communicator::local(1).remove(0), [0u8; 8]);
+            let mut memory = [0u8; 8];
             let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let _ = lent(&mut comm, &mut memory, |_, _| panic!("on purpose"));
+                let _ = lent(&mut memory, |_| panic!("on purpose"));
             }));
             drop(unwound);
         }

@@ -295,6 +295,10 @@ impl<'a> View<'a> {
         self.collective("reduce_scatter", Collective::ReduceScatter, Some(op), buffer)
     }
 
+    pub(super) fn communicator(&self) -> &Communicator {
+        self.communicator
+    }
+
     pub(super) fn collective<B: Lend>(
         self,
         operation: &'static str,

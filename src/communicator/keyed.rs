@@ -193,7 +193,7 @@ impl Keyed {
         }
     }
 
-    fn stream(&mut self) -> &mut Communicator {
+    pub(super) fn stream(&mut self) -> &mut Communicator {
         // It is there until this is dropped.
         self.stream.as_mut().unwrap_or_else(|| unreachable!("a key that was given back"))
     }

@@ -207,11 +207,6 @@ impl Communicator {
         self.engine.report_to(path.into())
     }
 
-    /// Bytes of staging memory in use at present, and at most so far.
-    pub fn staging_bytes(&self) -> (usize, usize) {
-        self.engine.pool().usage()
-    }
-
     fn submit_lent<B: Lend>(
         &self,
         seq: u64,

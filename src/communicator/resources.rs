@@ -23,6 +23,10 @@ pub struct Resources {
     /// as the slice and lives as long as its operation. Not copied are buffers by value, and the slices that
     /// [`blocking`](super::blocking) is given to write to: all but that of its `send`.
     pub staged: usize,
+    /// What operations really work in at present, copies of borrowed slices included.
+    pub in_use: usize,
+    /// Most that `in_use` has ever been.
+    pub in_use_max: usize,
     /// Bytes of callers' buffers that wait in connections to leave: no memory of their own, at most 1 MiB per connection.
     pub queued: usize,
     /// File descriptors: two per peer that is reached by TCP, and two of the poll set.
@@ -47,12 +51,15 @@ impl Communicator {
         let usage = self.engine.usage();
         let pool = self.engine.pool();
         let (pooled, staged) = pool.kept_and_staged();
+        let (in_use, in_use_max) = pool.usage();
         Resources {
             limit: pool.memory_limit(),
             working: usage.working,
             kept: usage.kept,
             pooled,
             staged,
+            in_use,
+            in_use_max,
             queued: usage.queued,
             descriptors: usage.descriptors,
             threads: 1,

@@ -13,6 +13,7 @@ use super::io::Io;
 use super::matching::Matching;
 use super::rebuild::Rebuild;
 use super::status::Status;
+use super::tombs::Tombs;
 use super::trouble::Cause;
 use crate::error::{CallInfo, Error};
 use crate::link::RunKey;
@@ -20,8 +21,6 @@ use crate::link::frame::{EAGER, Header};
 use crate::link::memory::Lease;
 use crate::rank::{Rank, Seq};
 
-/// Verdicts on numbers not called yet; far more than operations in flight, so only a broken peer meets it.
-const TOMBS_MAX: usize = 4096;
 /// Frames of one rank kept for numbers not called yet. Payload among them is bounded by the eager budget already.
 pub(super) const STASH_MAX: usize = 65_536;
 
@@ -47,7 +46,7 @@ pub(crate) struct Channel {
     stash: VecDeque<Stashed>,
     /// How many of these are of each rank.
     stashed: Vec<usize>,
-    tombs: VecDeque<Tomb>,
+    pub(super) tombs: Tombs,
     history: History,
     /// Why nothing can be done on it any more.
     pub failed: Option<Error>,
@@ -114,20 +113,6 @@ impl Stashed {
     }
 }
 
-/// The outcome of a number, known before it is called here.
-#[derive(Debug)]
-pub(crate) struct Tomb {
-    pub seq: u64,
-    pub by: usize,
-    pub verdict: Verdict,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Verdict {
-    Aborted(Cause),
-    Contradicted(CallInfo),
-}
-
 impl Channel {
     pub(crate) fn new(id: u64, name: Arc<str>, members: Arc<[u32]>, rank: usize) -> Self {
         let ranks = members.len();
@@ -145,7 +130,7 @@ impl Channel {
             delayed: VecDeque::new(),
             stash: VecDeque::new(),
             stashed: vec![0; ranks],
-            tombs: VecDeque::new(),
+            tombs: Tombs::default(),
             history: History::default(),
             failed: None,
             failure_told: false,
@@ -267,47 +252,10 @@ impl Channel {
         std::mem::take(&mut self.stash)
     }
 
-    pub(crate) fn bury(&mut self, tomb: Tomb) {
-        // One rank gives a number up for all; contradictions are collected.
-        let contradicted = matches!(tomb.verdict, Verdict::Contradicted(_));
-        let known = |of: &Tomb| {
-            of.seq == tomb.seq
-                && contradicted == matches!(of.verdict, Verdict::Contradicted(_))
-                && (!contradicted || of.by == tomb.by)
-        };
-        if !self.tombs.iter().any(known) {
-            if self.tombs.len() == TOMBS_MAX {
-                self.tombs.pop_front();
-            }
-            self.tombs.push_back(tomb);
-        }
-    }
-
     /// Whether the outcome of a number that has not begun is known, so that what comes for it is of no use.
     pub(crate) fn is_buried(&self, seq: u64) -> bool {
         let given_up = |at: usize| matches!(self.delayed[at].1.work, Work::GivenUp);
-        self.delayed_at(seq).is_some_and(given_up) || self.tombs.iter().any(|tomb| tomb.seq == seq)
-    }
-
-    /// Who has given a number up that has not begun, and why; unless ranks disagree about it, which goes first.
-    pub(super) fn given_up_by(&self, seq: u64) -> Option<(usize, Cause)> {
-        let mut found = None;
-        for tomb in self.tombs.iter().filter(|tomb| tomb.seq == seq) {
-            match &tomb.verdict {
-                Verdict::Contradicted(_) => return None,
-                Verdict::Aborted(cause) => found = Some((tomb.by, cause.clone())),
-            }
-        }
-        found
-    }
-
-    /// The verdicts on a number that is about to be called.
-    pub(crate) fn exhume(&mut self, seq: u64) -> Vec<Tomb> {
-        let mut found = Vec::new();
-        while let Some(index) = self.tombs.iter().position(|tomb| tomb.seq == seq) {
-            found.extend(self.tombs.remove(index));
-        }
-        found
+        self.delayed_at(seq).is_some_and(given_up) || self.tombs.has(seq)
     }
 
     /// Nothing is known that the next call would have to take into account.

@@ -57,7 +57,7 @@ impl State {
     pub(super) fn heed_abort(&mut self, index: usize, seq: u64) {
         let Some(channel) = &self.channels[index] else { return };
         let Some(at) = channel.delayed_at(seq) else { return };
-        let Some((by, cause)) = channel.given_up_by(seq) else { return };
+        let Some((by, cause)) = channel.tombs.given_up_by(seq) else { return };
         let error = channel.aborted(&channel.delayed[at].1, by, cause);
         self.end_delayed(index, at, error, false);
     }

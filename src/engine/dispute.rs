@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::channel::{Tomb, Verdict, met_by};
+use super::channel::met_by;
 use super::head::differ;
 use super::history::Past;
 use super::state::State;
@@ -61,7 +61,7 @@ impl State {
         if let Some(key) = channel.flight(seq) {
             self.contradict(key, vec![(from, call)]);
         } else if seq >= channel.called {
-            channel.bury(Tomb { seq, by: from, verdict: Verdict::Contradicted(call) });
+            channel.tombs.contradict(seq, from, call)?;
         } else if let Some(past) = channel.past_call(seq) {
             let Past { desc, told, .. } = *past;
             let answer = header.flags & ASK != 0 && past.answers(from);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::call::{Op, Outcome, Request, Work};
-use super::channel::Verdict;
 use super::peer::Standing;
 use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
@@ -27,12 +26,9 @@ impl State {
         let late = if collective { channel.late.take() } else { None };
         let mut refusal = late.or_else(|| channel.failure(request));
         if collective {
-            for tomb in channel.exhume(request.seq) {
-                match tomb.verdict {
-                    Verdict::Contradicted(call) => calls.push((tomb.by, call)),
-                    Verdict::Aborted(cause) => aborted = Some(channel.aborted(request, tomb.by, cause)),
-                }
-            }
+            let (others, given_up) = channel.tombs.take(request.seq);
+            calls = others;
+            aborted = given_up.map(|(by, cause)| channel.aborted(request, by, cause));
         }
         // Given up while it waited for room, or for whoever drove.
         if op.is_cancelled() && collective {
@@ -71,7 +67,7 @@ impl State {
     /// A call that ended while it waited takes its number.
     fn pass_over(&mut self, request: &Request) {
         if let Some(channel) = self.channels[request.channel].as_mut() {
-            channel.exhume(request.seq);
+            channel.tombs.take(request.seq);
         }
         self.drop_kept(request.channel, request.seq);
         self.tell_failed(request.channel, request.seq);

@@ -3,8 +3,9 @@
 //! The guard looks at a connection for bulk payload at the end of an operation of at least [`SAMPLE_BYTES`], and compares
 //! how fast the system has got bytes acknowledged, over the time in which it had any to send, with the best that this
 //! link has sustained: the highest rate that ten samples in a row reached. A peer that has not called grants no credit, so
-//! that waiting for it is no time in which there was something to send. A link that was slow from the beginning is
-//! not found in this way.
+//! that waiting for it is no time in which there was something to send; and where a peer did not read most of the time, as
+//! it is stopped or starved, the sample says nothing of the link. A link that was slow from the beginning is not found in
+//! this way.
 
 use std::time::Instant;
 
@@ -32,6 +33,7 @@ pub(super) struct Guard {
     handed: u64,
     acked: u64,
     busy_us: u64,
+    reader_us: u64,
     /// Bytes per second of the last samples, oldest first, and the best sustained.
     rates: [u64; IN_A_ROW],
     best: u64,
@@ -66,7 +68,11 @@ impl Guard {
             return Change::None;
         }
         let bytes = info.acked.saturating_sub(self.acked);
-        (self.acked, self.busy_us) = (info.acked, info.busy_us);
+        let reader_us = info.reader_us.saturating_sub(self.reader_us);
+        (self.acked, self.busy_us, self.reader_us) = (info.acked, info.busy_us, info.reader_us);
+        if reader_us > busy_us / 2 {
+            return Change::None;
+        }
         let rate = bytes.saturating_mul(1_000_000) / busy_us;
         self.rates.rotate_left(1);
         self.rates[IN_A_ROW - 1] = rate;
@@ -247,6 +253,22 @@ mod tests {
         assert_eq!(feed(&mut guard, &mut info, 10, 1), []);
         assert_eq!(feed(&mut guard, &mut info, 60, 9), [Change::Recovered]);
         assert!(!guard.degraded);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_makes_no_link_slow() {
+        let (mut guard, mut info) = (Guard::default(), TcpInfo::default());
+        feed(&mut guard, &mut info, 100, 10);
+        for _ in 0..3 * IN_A_ROW {
+            info.reader_us += 40_000;
+            assert_eq!(feed(&mut guard, &mut info, 10, 1), []);
+        }
+        for _ in 0..IN_A_ROW {
+            assert!(!guard.degraded);
+            info.reader_us += 20_000;
+            feed(&mut guard, &mut info, 10, 1);
+        }
+        assert!(guard.degraded);
     }
 
     #[test]

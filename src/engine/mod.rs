@@ -6,7 +6,7 @@
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`due`]: what falls
-//!   due, and deadlines that don't run; [`trouble`]: what goes wrong, [`dispute`]: where ranks disagree, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
+//!   due, and deadlines that don't run; [`trouble`]: what goes wrong, [`dispute`]: where ranks disagree, [`tombs`]: outcomes that are known before the call, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
@@ -63,6 +63,7 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
+mod tombs;
 mod trouble;
 mod turns;
 pub(crate) mod wait;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Tomb, Verdict};
 use super::io::Via;
 use super::matching::Unexpected;
 use super::peer::Standing;
@@ -17,7 +16,7 @@ use crate::link::frame::{CONTROL_MAX, Header, Kind, Outgoing, PANICKED, POINT, T
 use crate::rank::{Rank, Seq};
 
 /// Why a rank gave an operation up, as the others are told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Cause {
     Deadline(Box<Report>),
     Cancelled,
@@ -94,7 +93,7 @@ impl State {
         } else if let Some(key) = channel.flight(seq) {
             self.finish_aborted(key, from, &cause);
         } else if seq >= channel.called {
-            channel.bury(Tomb { seq, by: from, verdict: Verdict::Aborted(cause) });
+            channel.tombs.give_up(seq, from, cause)?;
             self.heed_abort(index, seq);
         }
         Ok(())

@@ -16,10 +16,12 @@ pub(crate) struct TcpInfo {
     pub acked: u64,
     /// Time in which there was something to be sent or acknowledged. Counted in ticks of up to 10 ms.
     pub busy_us: u64,
+    /// That part of it in which the other side had no room, since its program did not read.
+    pub reader_us: u64,
 }
 
 /// Bytes of the structure up to the last field that is read.
-const LENGTH: usize = 176;
+const LENGTH: usize = 184;
 
 pub(crate) fn tcp_info(socket: &TcpStream) -> Option<TcpInfo> {
     let mut bytes = [0u8; LENGTH];
@@ -41,6 +43,7 @@ pub(crate) fn tcp_info(socket: &TcpStream) -> Option<TcpInfo> {
         retransmissions: word(100),
         acked: long(120),
         busy_us: long(168),
+        reader_us: long(176),
     })
 }
 

@@ -193,7 +193,7 @@ impl<T: Element> Run<'_, T> {
     }
 
     async fn finish(mut self, algorithm: &'static str, count: usize) -> Result<Point, Failed> {
-        let beyond = self.comm.staging_bytes().1 as u64;
+        let beyond = self.comm.resources().in_use_max as u64;
         let mine: [u64; FIGURES] = [self.wrong, nanos(self.cpu), beyond];
         let figures = self.gather(&mine).await?;
         let of = |figure: usize| figures.iter().skip(figure).step_by(FIGURES).copied();
