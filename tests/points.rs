@@ -140,6 +140,27 @@ fn messages_to_oneself_in_both_orders() {
     }
 }
 
+#[test]
+fn a_message_to_oneself_that_does_not_fit_ends_on_both_sides() {
+    for link in LINKS {
+        world(link, 2, |mut comm| {
+            comm.set_deadline(2 * WATCHDOG);
+            let me = comm.rank();
+            for count in [0usize, 10, 100_000] {
+                let sent = comm.send(me, 1, vec![1u32; count]);
+                let received = comm.recv(me, 1, vec![0u32; count + 1]).wait().unwrap_err();
+                assert_eq!(class(&received.error), "mismatch", "{count}: {received:?}");
+                assert_eq!(class(&sent.wait().unwrap_err().error), "aborted");
+                let received = comm.recv(me, 2, vec![0f32; count]);
+                let sent = comm.send(me, 2, vec![1u32; count]);
+                assert_eq!(class(&received.wait().unwrap_err().error), "mismatch");
+                assert_eq!(class(&sent.wait().unwrap_err().error), "aborted");
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 /// For thousands of messages that are sent at once: the last has to wait for all, each of which waits for a processor.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -212,6 +233,8 @@ fn a_message_that_does_not_fit_is_an_error_on_both_sides_and_only_there() {
                     assert_eq!(calls[1].1.count, count as u64 + 1, "{error}");
                     let error = Error::from(comm.recv(Rank(0), 2, vec![0f32; count]).wait().unwrap_err());
                     assert_eq!(class(&error), "mismatch", "{link:?} {count}: {error}");
+                    let said = format!("rank 0 calls send({count} × u32, tag 2)");
+                    assert!(error.to_string().contains(&said), "{link:?} {count}: {error}");
                     assert_eq!(comm.recv(Rank(0), 3, vec![0u32; count]).wait().unwrap(), vec![5; count]);
                 }
                 assert_usable(&mut comm);

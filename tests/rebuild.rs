@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::processes::{Processes, Role, say};
-use common::{LINKS, Link, Random, assert_usable, class, connect, meeting_place, run, world};
+use common::{LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, meeting_place, run, world};
 use hcomm::{Communicator, Error, Rank, ReduceOp, State};
 use rustix::process::Signal;
 
@@ -385,6 +385,13 @@ fn a_successor_that_a_rank_does_not_take_is_left_by_it() {
                 match comm.rank() {
                     Rank(0) => {
                         let mut rebuilt = comm.rebuild().wait().unwrap();
+                        if variant == 0 && rebuilt.size() == 1 {
+                            // It has left before anything was agreed.
+                            assert_eq!(rebuilt.former_ranks(), [Rank(0)]);
+                            assert_usable(&mut rebuilt);
+                            assert_usable(&mut twin);
+                            return;
+                        }
                         assert_eq!(rebuilt.former_ranks(), [Rank(0), Rank(1)]);
                         drop(rebuilt.send(Rank(1), 1, vec![1u8; 10_000]));
                         if variant > 0 {
@@ -414,6 +421,35 @@ fn a_successor_that_a_rank_does_not_take_is_left_by_it() {
                 }
                 assert_usable(&mut twin);
                 assert_eq!(twin.resources().kept, 0, "{link:?} {variant}");
+            });
+        }
+    }
+}
+
+/// A task that ends in the middle of rebuilding leaves, for those who have not begun to rebuild.
+#[test]
+fn who_drops_a_rebuild_and_the_communicator_has_left_at_once() {
+    for link in LINKS {
+        for future_first in [true, false] {
+            run(connect(link, 3), move |mut comm| {
+                // It would be that of the rebuild, too.
+                comm.set_deadline(2 * WATCHDOG);
+                if comm.rank() == Rank(1) {
+                    let rebuild = comm.rebuild();
+                    if future_first {
+                        drop(rebuild);
+                        drop(comm);
+                    } else {
+                        drop(comm);
+                        drop(rebuild);
+                    }
+                    return;
+                }
+                let error = comm.barrier().wait().unwrap_err().error;
+                assert!(matches!(error, Error::Left { rank: Rank(1), .. }), "{link:?}: {error}");
+                let mut rebuilt = comm.rebuild().wait().unwrap();
+                assert_eq!(rebuilt.former_ranks(), [Rank(0), Rank(2)]);
+                assert_usable(&mut rebuilt);
             });
         }
     }

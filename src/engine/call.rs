@@ -1,5 +1,6 @@
 //! One call, as its caller and the engine share it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -45,6 +46,13 @@ impl CallDesc {
     /// The tag of a message.
     pub(crate) fn tag_word(&self) -> u32 {
         self.tag.map_or(0, |tag| tag.0)
+    }
+
+    /// What the sender of a message has called, for a receive that was called like this: its digest says of which type.
+    pub(crate) fn of_message(&self, bytes: usize, digest: u64) -> CallDesc {
+        let of = |dtype: DType| CallDesc { dtype, count: dtype.elements(bytes), ..*self };
+        let told = DType::ALL.iter().map(|dtype| of(*dtype)).find(|desc| desc.digest() == digest);
+        told.unwrap_or_else(|| of(self.dtype))
     }
 
     /// How it reduces among so many ranks; `post`: whether a reduction is the last of its elements.
@@ -177,7 +185,7 @@ impl Op {
     }
 
     pub(crate) fn wake(&self) {
-        self.waker.wake();
+        contained(|| self.waker.wake());
     }
 
     pub(crate) fn cancel(&self) {
@@ -237,6 +245,22 @@ impl Op {
         *lock(&self.outcome) = Some(outcome);
         self.done.store(true, Ordering::Release);
     }
+}
+
+/// Runs what is not ours: a waker, or the end of an owner of bytes. Its panic is not to keep others from being woken, nor the
+/// service thread from its deadlines.
+pub(super) fn contained(foreign: impl FnOnce()) {
+    // Models end by panics.
+    if cfg!(hcomm_loom) {
+        foreign();
+    } else if catch_unwind(AssertUnwindSafe(foreign)).is_err() {
+        tracing::error!("a waker, or the owner of bytes to be sent, has panicked");
+    }
+}
+
+/// Lets go of a call, and of what it was lent where nobody else has it.
+pub(super) fn let_go(op: Arc<Op>) {
+    contained(|| drop(op));
 }
 
 /// Records of ended calls, for reuse.

@@ -251,18 +251,23 @@ impl State {
         }
     }
 
-    /// Whether this is a receive on a communicator that will not be used again, and no message has come for it. It ends once
-    /// nobody awaits it: others that wait for this rank to leave would wait for its deadline.
+    /// Whether this is a receive on a communicator that will not be used again, and no message has come for it, or an
+    /// attempt to rebuild that one. It ends once nobody awaits it: others that wait for this rank to leave would wait for its deadline.
     pub(super) fn is_left_over(&self, key: RunKey) -> bool {
-        let Some(Flight::Point(point)) = self.look_up(key) else { return false };
-        point.is_posted() && self.channels[point.head.channel].as_ref().is_some_and(|of| of.closing)
+        let flight = match self.look_up(key) {
+            Some(flight @ Flight::Rebuild(_)) => flight,
+            Some(flight @ Flight::Point(point)) if point.is_posted() => flight,
+            _ => return false,
+        };
+        self.channels[flight.head().channel].as_ref().is_some_and(|of| of.closing)
     }
 
     pub(super) fn is_awaited(&self, key: RunKey) -> bool {
         self.look_up(key).is_some_and(|flight| flight.head().op.is_waited_for())
     }
 
-    /// A communicator will not be used again: receives that nobody awaits, and no message has come for, end.
+    /// A communicator will not be used again: what nobody awaits ends, of receives that no message has come for
+    /// and of rebuilding.
     pub(super) fn end_left_over(&mut self, channel: usize) {
         for key in self.keys_on(channel) {
             if self.is_left_over(key) && !self.is_awaited(key) {

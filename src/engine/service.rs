@@ -7,6 +7,7 @@
 //! Why no operation goes unattended, and nothing that came goes unseen: see [`watch`](super::watch).
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,9 @@ impl Service {
             let now = Instant::now();
             let mut next = now + IDLE;
             all.retain_mut(|watched| {
-                let (keep, due) = watched.look(now);
+                // What one engine does wrong is not to leave all others of the process without deadlines.
+                let looked = catch_unwind(AssertUnwindSafe(|| watched.look(now)));
+                let (keep, due) = looked.unwrap_or((true, now + IDLE));
                 next = next.min(due);
                 keep
             });

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::call::{Op, Records, Request};
+use super::call::{Op, Records, Request, let_go};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
@@ -394,6 +394,7 @@ impl Shared {
             }
             if let Some(op) = op {
                 op.wake();
+                let_go(op);
             }
             return;
         }
@@ -422,6 +423,7 @@ impl Shared {
         for (op, outcome) in failed {
             op.finish(outcome);
             op.wake();
+            let_go(op);
         }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
@@ -430,6 +432,7 @@ impl Shared {
         }
         for op in woken.into_iter().flatten().chain(more) {
             op.wake();
+            let_go(op);
         }
     }
 

@@ -15,11 +15,16 @@ const CROWDED: usize = 1024;
 /// it that much ahead.
 const TOMBS_MAX: usize = 65_536;
 
+/// What a rank calls.
+type Call = (usize, CallInfo);
+/// Who has given a number up, and why.
+type Verdict = (usize, Cause);
+
 #[derive(Debug, Default)]
 pub(super) struct Tombs {
     /// By the first of numbers that follow each other.
     given_up: BTreeMap<u64, GivenUp>,
-    contradicted: BTreeMap<u64, Vec<(usize, CallInfo)>>,
+    contradicted: BTreeMap<u64, Vec<Call>>,
     /// When to look again whether neighbours can share one.
     crowded: usize,
 }
@@ -34,7 +39,7 @@ struct GivenUp {
 }
 
 impl GivenUp {
-    fn verdict(&self) -> (usize, Cause) {
+    fn verdict(&self) -> Verdict {
         let cause = match self.joined {
             Some(of) => Cause::Failed(format!("as many others; of #{of}, {}", self.cause)),
             None => self.cause.clone(),
@@ -58,7 +63,7 @@ impl Tombs {
     }
 
     /// Who has given a number up, and why; unless ranks disagree about it, which goes first.
-    pub(super) fn given_up_by(&self, seq: u64) -> Option<(usize, Cause)> {
+    pub(super) fn given_up_by(&self, seq: u64) -> Option<Verdict> {
         if self.contradicted.contains_key(&seq) {
             return None;
         }
@@ -94,7 +99,7 @@ impl Tombs {
     }
 
     /// The verdicts on a number that is about to be called: what others call, and who gave it up.
-    pub(super) fn take(&mut self, seq: u64) -> (Vec<(usize, CallInfo)>, Option<(usize, Cause)>) {
+    pub(super) fn take(&mut self, seq: u64) -> (Vec<Call>, Option<Verdict>) {
         let calls = self.contradicted.remove(&seq).unwrap_or_default();
         let Some((first, _)) = self.of(seq) else { return (calls, None) };
         let Some(tomb) = self.given_up.remove(&first) else { return (calls, None) };
@@ -120,7 +125,8 @@ impl Tombs {
             if self.of(seq).is_some() {
                 continue;
             }
-            let said: Vec<_> = calls.iter().map(|(rank, call)| format!("rank {rank} called {call}")).collect();
+            let said: Vec<_> =
+                calls.iter().map(|(rank, call)| format!("rank {rank} called {call}")).collect();
             let by = calls.first().map_or(0, |(rank, _)| *rank);
             let cause = Cause::Failed(format!("ranks disagreed about it: {}", said.join(", ")));
             self.given_up.insert(seq, GivenUp { last: seq, by, cause, joined: None });

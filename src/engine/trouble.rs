@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::io::Via;
-use super::matching::Unexpected;
+use super::matching::{Content, Unexpected};
 use super::peer::Standing;
 use super::reports::brief;
 use super::state::{Flight, State};
@@ -167,15 +167,15 @@ impl State {
         let Some(flight) = self.flight(key) else { return };
         let head = flight.head();
         let (operation, seq, call) = (head.desc.operation, head.seq, head.desc.info());
-        let sender = CallInfo {
-            operation: "send".into(),
-            count: head.desc.dtype.elements(message.bytes) as u64,
-            root: None,
-            ..call.clone()
-        };
+        let desc = head.desc.of_message(message.bytes, message.digest);
+        let sender = CallInfo { operation: "send".into(), root: None, ..desc.info() };
         let Some(channel) = &self.channels[index] else { return };
         let error = channel.mismatch(operation, seq, &[(channel.rank, call), (from, sender)]);
-        self.refuse_send(index, from, message.number, &error);
+        if let Content::Local(sender) = message.content {
+            self.finish_aborted(sender, from, &Cause::Failed(error.to_string()));
+        } else {
+            self.refuse_send(index, from, message.number, &error);
+        }
         self.finish(key, Err(error));
     }
 
