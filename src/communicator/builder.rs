@@ -67,7 +67,7 @@ impl Communicator {
     /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
     /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
     /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
-    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports where ranks listen: see [`Builder::ports`] |
     /// | `HCOMM_MEMORY` | memory beyond callers' buffers; see [`Builder::memory`] |
     /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
     ///
@@ -183,7 +183,9 @@ impl Builder {
         self
     }
 
-    /// The ports of data connections, for firewalls. By default the system chooses.
+    /// The ports where ranks listen, for firewalls: one for the data connections of each rank of a host, and one more on
+    /// rank 0's host where ranks meet at a [`file`](Self::file), or where the port of [`root`](Self::root) is one of them.
+    /// By default the system chooses.
     pub fn ports(mut self, range: RangeInclusive<u16>) -> Self {
         self.config.port_range = Some(range);
         self

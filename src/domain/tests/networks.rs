@@ -88,6 +88,30 @@ fn no_open_direction_is_told_to_all() {
     }
 }
 
+/// Nothing but the range is open, either way: neither the place where ranks meet nor their data connections need more.
+#[test]
+fn a_range_of_open_ports_is_all_it_takes() {
+    let Some(hosts) = Hosts::new() else { return };
+    hosts.open_only("30000-30009");
+    let path = temporary("firewall");
+    let at_file = format!("file:{}", path.display());
+    let ports = ("HCOMM_PORT_RANGE", "30000-30009");
+    let (by_file, near) = (("HCOMM_RENDEZVOUS", at_file.as_str()), ("HCOMM_INTERFACE", "10.77.0.1"));
+    let at_root = ("MASTER_PORT", "30000");
+    for (root, member) in
+        [(&[ports, at_root][..], &[ports, at_root][..]), (&[ports, by_file, near], &[ports, by_file])]
+    {
+        for text in run_on(&hosts, &[(0, root), (1, member), (1, member)]) {
+            assert!(text.contains("joined: 10.77.0.1:3000"), "{text}");
+            assert_eq!(text.matches(" 10.77.0.2:3000").count(), 2, "{text}");
+        }
+    }
+    // The firewall holds: a place beside the range is not reached.
+    let hurry = [ports, ("HCOMM_TEST_RENDEZVOUS_S", "2")];
+    let far = run_on(&hosts, &[(0, &hurry), (1, &hurry)]).remove(1);
+    assert!(far.contains("can't reach the root (rank 0) at 10.77.0.1:29500"), "{far}");
+}
+
 /// What is told of a name that only this host understands so.
 fn loopback_of(name: &str) -> String {
     format!("the name {name} stands for the loopback address 127.0.1.1 here, which no other host can reach")
