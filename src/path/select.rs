@@ -286,7 +286,7 @@ pub enum Unsupported {
         ranks: u32,
     },
     /// The root is no rank.
-    #[error("there is no rank {root} among {ranks} to be the root")]
+    #[error("there is no rank {root} among {ranks} to be the root: give one from 0 to {}", .ranks.saturating_sub(1))]
     #[non_exhaustive]
     Root {
         /// The root.
