@@ -18,6 +18,9 @@ const FACTS_MAX: usize = 64;
 /// The longest key or value of a fact, in bytes.
 const FACT_BYTES_MAX: usize = 256;
 
+/// The fact that is the version of this crate: that of the protocol says only whether two can understand each other.
+pub(crate) const VERSION_FACT: &str = "the version of hcomm";
+
 /// Settings of one rendezvous.
 #[derive(Clone, Debug)]
 pub(crate) struct JoinConfig {

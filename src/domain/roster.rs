@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Member;
+use super::config::VERSION_FACT;
 use super::message::{HOST_BYTES_MAX, Join, Table};
 use super::processors::MASK_WORDS_MAX;
 use crate::error::InitError;
@@ -184,8 +185,9 @@ impl Roster {
         let is_agreed = |values: &BTreeMap<&str, Vec<Rank>>| {
             values.first_key_value().is_some_and(|(_, ranks)| ranks.len() == self.world as usize)
         };
-        let mut differing = by_key.iter().filter(|(_, values)| !is_agreed(values));
-        if let Some((key, values)) = differing.next() {
+        // Programs of two versions may differ in much, and that is why.
+        let differing = by_key.iter().filter(|(_, values)| !is_agreed(values));
+        if let Some((key, values)) = differing.min_by_key(|(key, _)| **key != VERSION_FACT) {
             return Err(InitError::FactsDiffer { key: (*key).into(), values: self.show_values(values) });
         }
         let agreed = by_key
@@ -392,6 +394,18 @@ mod tests {
         );
         let agreed = decide((0..3).map(|rank| with_facts(rank, &same)).collect(), 3).unwrap();
         assert_eq!(agreed.facts.len(), 2);
+    }
+
+    #[test]
+    fn versions_are_named_before_what_differs_with_them() {
+        let with = |rank, version| with_facts(rank, &[("a", version), (VERSION_FACT, version)]);
+        let error = decide(vec![with(0, "0.1.0"), with(1, "0.2.0"), with(2, "0.1.0")], 3).unwrap_err();
+        let InitError::FactsDiffer { key, values } = error else { panic!("{error}") };
+        assert_eq!(key, VERSION_FACT);
+        assert_eq!(
+            values,
+            "ranks 0, 2 have \"0.1.0\"; rank 1 at 10.0.0.2:1001 (host h1, pid 11) has \"0.2.0\""
+        );
     }
 
     /// A disagreement of a large world is told in a few lines, and fits a message whatever it is about.
