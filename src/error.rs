@@ -33,7 +33,8 @@ pub enum InitError {
     #[error("{0}")]
     Config(String),
     /// Not everybody came before the deadline.
-    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}{}", list_ranks(.missing), clause(.refused))]
+    #[error("rendezvous at {root}: after {waited:.1?} still missing {}; present: {present}{}; see whether the missing were started with this address and what they say, or allow \
+         more time (.rendezvous_deadline())", list_ranks(.missing), clause(.refused))]
     #[non_exhaustive]
     MissingRanks {
         /// Where the root listens.
@@ -48,7 +49,10 @@ pub enum InitError {
         refused: String,
     },
     /// Two processes claim one rank.
-    #[error("rank {rank} was claimed by two processes: {first} and {second}")]
+    #[error(
+        "rank {rank} was claimed by two processes: {first} and {second}; give each process a rank of its own (RANK), and each \
+         job an address of its own"
+    )]
     #[non_exhaustive]
     DuplicateRank {
         /// The rank claimed twice.
@@ -59,7 +63,10 @@ pub enum InitError {
         second: String,
     },
     /// Two ranks claim one device.
-    #[error("ranks {first} and {second} both claim device {device} of host {host}")]
+    #[error(
+        "ranks {first} and {second} both claim device {device} of host {host}: rank {first} is at {first_process}, rank {second} \
+         at {second_process}; give each rank of a host another (.device())"
+    )]
     #[non_exhaustive]
     DuplicateDevice {
         /// Device index.
@@ -70,25 +77,33 @@ pub enum InitError {
         first: Rank,
         /// The other.
         second: Rank,
+        /// Address, host and process id of the first.
+        first_process: String,
+        /// Address, host and process id of the second.
+        second_process: String,
     },
     /// Processes disagree on how many there are.
-    #[error("world size disagreement: {claims}")]
+    #[error(
+        "world size disagreement: {claims}; give all the same number of ranks (WORLD_SIZE), and each job an address of its own"
+    )]
     #[non_exhaustive]
     WorldSize {
-        /// Which ranks claim which size.
+        /// Which ranks claim which size, most first; the others with addresses.
         claims: String,
     },
     /// A fact that plans are chosen from differs between ranks.
-    #[error("ranks disagree on {key}: {values}")]
+    #[error("ranks disagree on {key}: {values}; run the same program with the same settings on all")]
     #[non_exhaustive]
     FactsDiffer {
         /// The fact.
         key: String,
-        /// Which ranks hold which value.
+        /// Which ranks hold which value, most first; the others with addresses.
         values: String,
     },
     /// The other side speaks another version.
-    #[error("protocol version mismatch: this is {ours}, {peer} has {theirs}")]
+    #[error(
+        "protocol version mismatch: this is {ours}, {peer} has {theirs}; run the same version of hcomm on all"
+    )]
     #[non_exhaustive]
     Version {
         /// Ours.
@@ -99,7 +114,10 @@ pub enum InitError {
         peer: String,
     },
     /// The job token was not proved.
-    #[error("{peer} did not prove the job's token: {reason}")]
+    #[error(
+        "{peer} did not prove the job's token: {reason}; give all ranks the same token (HCOMM_TOKEN), and each job an address of \
+         its own"
+    )]
     #[non_exhaustive]
     Authentication {
         /// Who.
@@ -121,7 +139,7 @@ pub enum InitError {
         reason: String,
     },
     /// A member or the root went away during set-up.
-    #[error("{who} went away during {phase}: {reason}")]
+    #[error("{who} went away during {phase}: {reason} (see what its own output says)")]
     #[non_exhaustive]
     Lost {
         /// Who ("the root (rank 0) at 10.0.0.1:29500").
@@ -588,13 +606,82 @@ mod tests {
     #[test]
     fn what_main_prints_is_a_sentence() {
         let init = InitError::Lost { who: "rank 1".into(), phase: "set-up".into(), reason: "reset".into() };
-        assert_eq!(format!("{init:?}"), "rank 1 went away during set-up: reset");
-        assert_eq!(format!("{:?}", Error::from(init)), "rank 1 went away during set-up: reset");
+        assert_eq!(
+            format!("{init:?}"),
+            "rank 1 went away during set-up: reset (see what its own output says)"
+        );
+        assert_eq!(
+            format!("{:?}", Error::from(init)),
+            "rank 1 went away during set-up: reset (see what its own output says)"
+        );
         let error = Error::Protocol { rank: Rank(1), problem: "a frame of 0 bytes".into() };
         assert_eq!(format!("{error:?}"), error.to_string());
         let failed = OpError { error: error.clone(), buffer: None::<()> };
         assert_eq!(format!("{failed:?}"), format!("{error} [buffer kept]"));
         assert_eq!(failed.to_string(), "an operation failed because of rank 1; its buffer is not given back");
+    }
+
+    /// Of those that say what is wrong in their own words, whoever makes them says what to do as well.
+    #[test]
+    fn what_is_wrong_in_set_up_comes_with_what_to_do() {
+        let text = String::new;
+        let (rank, peer, address, reason) = (Rank(1), text(), text(), text());
+        let hints = [
+            (InitError::Environment { message: "set RANK".into(), seen: text() }, "set RANK"),
+            (InitError::Config("give a port".into()), "give a port"),
+            (
+                InitError::MissingRanks {
+                    root: text(),
+                    missing: vec![rank],
+                    present: text(),
+                    waited: Duration::ZERO,
+                    refused: "1 connection was turned away".into(),
+                },
+                "turned away; see whether the missing were started",
+            ),
+            (
+                InitError::DuplicateRank { rank, first: text(), second: text() },
+                "give each process a rank of its own",
+            ),
+            (
+                InitError::DuplicateDevice {
+                    device: 1,
+                    host: text(),
+                    first: Rank(0),
+                    second: rank,
+                    first_process: "10.0.0.1:5 (host a, pid 3)".into(),
+                    second_process: "10.0.0.1:6 (host a, pid 4)".into(),
+                },
+                "at 10.0.0.1:6 (host a, pid 4); give each rank of a host another",
+            ),
+            (InitError::WorldSize { claims: text() }, "give all the same number of ranks"),
+            (
+                InitError::FactsDiffer { key: text(), values: text() },
+                "run the same program with the same settings",
+            ),
+            (
+                InitError::Version { ours: 1, theirs: 2, peer: peer.clone() },
+                "run the same version of hcomm on all",
+            ),
+            (InitError::Authentication { peer, reason: reason.clone() }, "give all ranks the same token"),
+            (
+                InitError::Unreachable {
+                    from: rank,
+                    to: text(),
+                    address,
+                    reason: "is a firewall in between?".into(),
+                },
+                "is a firewall in between?",
+            ),
+            (InitError::Lost { who: text(), phase: text(), reason }, "see what its own output says"),
+            (
+                InitError::Limit { what: text(), needed: 1, available: 0, hint: "raise it".into() },
+                "; raise it",
+            ),
+        ];
+        for (error, hint) in hints {
+            assert!(error.to_string().contains(hint), "{error}");
+        }
     }
 
     /// Of a message nobody else has a result.

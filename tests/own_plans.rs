@@ -127,7 +127,8 @@ fn a_plan_for_something_else_is_refused() {
             let Error::InvalidArgument { problem, .. } = refusals.remove(0).error else { unreachable!() };
             assert_eq!(
                 &*problem,
-                "the plan \"star\" is for all_reduce on 3 ranks, the call is all_reduce on \"world\" of 2"
+                "the plan \"star\" is for all_reduce on 3 ranks, the call is all_reduce on \"world\" of 2: give it a plan for \
+                 that, or call without .with_plan()"
             );
             comm.with_plan(&other_size).prepare_all_reduce::<u8>(1, ReduceOp::Sum).unwrap_err();
             assert_usable(&mut comm);

@@ -120,7 +120,10 @@ fn another_length() {
         world(link, 2, |mut comm| {
             let own = prepare(&mut comm);
             let problem = refused(&own, &mut comm, COUNT - 1);
-            assert_eq!(problem, "prepared for 1000 elements, run with 999");
+            assert_eq!(
+                problem,
+                "prepared for 1000 elements, run with 999: give it a buffer of that length, or prepare one for 999"
+            );
             assert_usable(&mut comm);
         });
     }

@@ -4,8 +4,7 @@ mod common;
 #[path = "common/events.rs"]
 mod events;
 
-use std::process::Command;
-
+use common::hosts::Host;
 use common::processes::passes_alone;
 use events::Events;
 use hcomm::{Communicator, InitError, ReduceOp};
@@ -14,31 +13,6 @@ use hcomm::{Communicator, InitError, ReduceOp};
 const CHILD: &str = "HCOMM_TEST_CHILD";
 /// The only address of that host that is not loopback.
 const OPEN: &str = "10.78.0.1";
-
-fn ip(arguments: &[&str]) -> bool {
-    Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success())
-}
-
-/// A host, played by a network namespace. Gone with this.
-struct Host(String);
-
-impl Host {
-    /// None where namespaces can't be made: it takes the right to administer the network.
-    fn new() -> Option<Host> {
-        let host = Host(format!("hcw{}", std::process::id()));
-        let name = host.0.as_str();
-        let made = ip(&["netns", "add", name])
-            && ip(&["-n", name, "link", "set", "lo", "up"])
-            && ip(&["-n", name, "addr", "add", &format!("{OPEN}/24"), "dev", "lo"]);
-        made.then_some(host)
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        ip(&["netns", "del", &self.0]);
-    }
-}
 
 /// Two ranks that meet at `host`, as threads.
 fn meet(host: &str, allow: bool) -> Vec<Result<Communicator, InitError>> {
@@ -53,7 +27,7 @@ fn meet(host: &str, allow: bool) -> Vec<Result<Communicator, InitError>> {
 
 #[test]
 fn without_a_token_other_addresses_must_be_allowed_and_are_warned_of() {
-    let Some(host) = Host::new() else { return };
+    let Some(host) = Host::new(OPEN) else { return };
     passes_alone(&["ip", "netns", "exec", &host.0], "child_meets_in_the_open", CHILD);
 }
 

@@ -13,7 +13,8 @@ use super::Communicator;
 use super::local::WORLD;
 use super::resources::memory;
 use crate::domain::{
-    JoinConfig, JoinFuture, Membership, Processors, Rendezvous, Token, from_env, join, join_blocking,
+    JoinConfig, JoinFuture, Membership, Processors, Rendezvous, Token, VERSION_FACT, from_env, join,
+    join_blocking,
 };
 use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
@@ -67,7 +68,7 @@ impl Communicator {
     /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
     /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
     /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
-    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+    /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports where ranks listen: see [`Builder::ports`] |
     /// | `HCOMM_MEMORY` | memory beyond callers' buffers; see [`Builder::memory`] |
     /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
     ///
@@ -183,7 +184,9 @@ impl Builder {
         self
     }
 
-    /// The ports of data connections, for firewalls. By default the system chooses.
+    /// The ports where ranks listen, for firewalls: one for the data connections of each rank of a host, and one more on
+    /// rank 0's host where ranks meet at a [`file`](Self::file), or where the port of [`root`](Self::root) is one of them.
+    /// By default the system chooses.
     pub fn ports(mut self, range: RangeInclusive<u16>) -> Self {
         self.config.port_range = Some(range);
         self
@@ -269,7 +272,8 @@ impl Builder {
         Communicator::between_processes(join_blocking(config)?, &rest)
     }
 
-    /// Adds what must be equal, for the root to compare: what plans are chosen from, and how much a peer may send ahead.
+    /// Adds what must be equal, for the root to compare: what plans are chosen from, how much a peer may send ahead, and of
+    /// which version the program is.
     fn finish(mut self) -> Result<(JoinConfig, Rest), InitError> {
         self.complete()?;
         let memory = memory(self.memory, 1, self.config.world as usize - 1)?;
@@ -282,6 +286,7 @@ impl Builder {
         let entries = facts.entries().into_iter().map(|(key, value)| (key.to_string(), value));
         self.config.facts.extend(entries);
         self.config.facts.push(("HCOMM_MEMORY".into(), memory.limit.to_string()));
+        self.config.facts.push((VERSION_FACT.into(), env!("CARGO_PKG_VERSION").into()));
         let name = self.config.name.clone();
         let rest = Rest { name, order: self.order, deadline: self.operation_deadline, memory };
         Ok((self.config, rest))
@@ -451,6 +456,17 @@ mod tests {
         }
         let alone = builder().rank(0).world(1).connect_blocking().unwrap();
         assert_eq!(alone.size(), 1);
+    }
+
+    #[test]
+    fn what_must_be_equal_is_compared() {
+        let alone = Communicator::builder().rank(0).world(1).memory(1 << 20);
+        let (config, _) = alone.finish().unwrap();
+        let value =
+            |key: &str| config.facts.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
+        assert_eq!(value(VERSION_FACT), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(value("HCOMM_MEMORY"), Some("1048576"));
+        assert_eq!(value("flat_tree_bytes_max"), Some("16384"));
     }
 
     #[test]

@@ -368,8 +368,10 @@ impl Communicator {
         let ranks = self.size();
         let parts = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
         if parts && !count.is_multiple_of(ranks) {
-            let problem =
-                format!("a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank");
+            let problem = format!(
+                "a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank: give {}, padded if need be",
+                count.next_multiple_of(ranks)
+            );
             return Err(Error::invalid(operation, problem));
         }
         let forced = match way {
@@ -418,7 +420,8 @@ impl Communicator {
     ) -> Result<Arc<Program>, Error> {
         if plan.collective != collective || plan.ranks.len() != self.size() {
             let problem = format!(
-                "the plan \"{}\" is for {} on {} ranks, the call is {collective} on \"{}\" of {}",
+                "the plan \"{}\" is for {} on {} ranks, the call is {collective} on \"{}\" of {}: give it a plan for that, or \
+                 call without .with_plan()",
                 plan.algorithm,
                 plan.collective,
                 plan.ranks.len(),

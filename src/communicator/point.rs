@@ -71,7 +71,9 @@ impl Communicator {
         if rank.index() < self.size() {
             return Ok(rank.index());
         }
-        let problem = format!("there is no rank {rank} in \"{}\" of {} ranks", self.name, self.size());
+        let (name, size) = (&self.name, self.size());
+        let problem =
+            format!("there is no rank {rank} in \"{name}\" of {size} ranks: give one from 0 to {}", size - 1);
         Err(Error::invalid(operation, problem))
     }
 

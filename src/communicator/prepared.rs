@@ -117,7 +117,10 @@ impl<T: Element> PreparedAllReduce<T> {
                 communicator.name
             )
         } else if count != self.desc.count {
-            format!("prepared for {} elements, run with {count}", self.desc.count)
+            format!(
+                "prepared for {} elements, run with {count}: give it a buffer of that length, or prepare one for {count}",
+                self.desc.count
+            )
         } else {
             return Ok(());
         };

@@ -18,6 +18,9 @@ const FACTS_MAX: usize = 64;
 /// The longest key or value of a fact, in bytes.
 const FACT_BYTES_MAX: usize = 256;
 
+/// The fact that is the version of this crate: that of the protocol says only whether two can understand each other.
+pub(crate) const VERSION_FACT: &str = "the version of hcomm";
+
 /// Settings of one rendezvous.
 #[derive(Clone, Debug)]
 pub(crate) struct JoinConfig {
@@ -36,7 +39,7 @@ pub(crate) struct JoinConfig {
     /// Interface whose address the others are told: its exact name, or an address. The one that routes to the root
     /// if not given.
     pub interface: Option<String>,
-    /// Ports of data connections; the system's choice if not given.
+    /// Ports where ranks listen, the root at a file included; the system's choice if not given.
     pub port_range: Option<RangeInclusive<u16>>,
     /// Device this rank uses; two ranks of a host must not name the same.
     pub device: Option<u32>,
@@ -125,7 +128,7 @@ impl JoinConfig {
             ));
         }
         if self.port_range.as_ref().is_some_and(|range| range.is_empty() || *range.start() == 0) {
-            return config("the range of data ports is empty or contains port 0: give FIRST-LAST".into());
+            return config("the range of ports is empty or contains port 0: give FIRST-LAST".into());
         }
         self.validate_facts()?;
         match &self.rendezvous {

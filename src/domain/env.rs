@@ -11,7 +11,7 @@
 //! | `HCOMM_MEMORY` | memory per process beyond the users' buffers, as `64M`; equal on all |
 //! | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
 //! | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
-//! | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports of data connections |
+//! | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports where ranks listen: one per rank of a host, and one for rank 0 at a `file` |
 //!
 //! torchrun keeps `MASTER_PORT` busy with a store of its own. Under it (`TORCHELASTIC_USE_AGENT_STORE` is `True`, or
 //! `TORCHELASTIC_RUN_ID` is set) rank 0 therefore listens on `MASTER_PORT + 1`, unless `HCOMM_ROOT_PORT` says

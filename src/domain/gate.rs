@@ -2,24 +2,28 @@
 //!
 //! Every connection has its own task and deadline, so that a silent one delays nobody. Their number is bounded; where
 //! the bound is reached the oldest goes, since a process of the job is through within a few round trips.
+//!
+//! Each takes a descriptor until it ends. Those that have not proved the key take at most what `limits` leaves to
+//! [`Room::visitors`], and the places of those of the job that have yet to come: with each that comes there is one place
+//! less, as it goes on taking its descriptor elsewhere. So descriptors for the job and [`Room::visitors`], and one for a
+//! connection that is just let in, suffice whoever comes.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::handshake::Refusal;
 
-/// Most connections of one listener that have not proved the key.
-const PENDING_MAX: usize = 1024;
-/// Longest that one of them may take.
+/// Longest that a connection may take that has not proved the key.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after the system refuses to accept, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -34,27 +38,35 @@ pub(super) struct Gate {
     refused: Arc<Refused>,
 }
 
+/// For how many connections there is room before they have proved the key.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// Connections of the job that are to come.
+    pub expected: usize,
+    /// Others.
+    pub visitors: usize,
+}
+
 impl Gate {
     /// `handler` proves one connection and hands it on.
-    pub(super) fn open<H, F>(listeners: Vec<TcpListener>, deadline: Duration, handler: H) -> Gate
+    pub(super) fn open<H, F>(listeners: Vec<TcpListener>, deadline: Duration, room: Room, handler: H) -> Gate
     where
-        H: Fn(TcpStream, SocketAddr) -> F + Clone + Send + 'static,
+        H: Fn(TcpStream, SocketAddr) -> F + Send + 'static,
         F: Future<Output = Result<(), Refusal>> + Send + 'static,
     {
         let refused = Arc::new(Refused::default());
+        let mut hall = Hall::new(deadline.min(PROOF_DEADLINE), room, refused.clone());
         let mut tasks = JoinSet::new();
-        for listener in listeners {
-            let mut hall = Hall::new(deadline.min(PROOF_DEADLINE), refused.clone());
-            let handler = handler.clone();
-            tasks.spawn(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, peer)) => hall.enter(peer, handler(stream, peer)),
-                        Err(error) => hall.recover(&error).await,
-                    }
+        tasks.spawn(async move {
+            let mut turn = 0;
+            loop {
+                turn += 1;
+                match accept(&listeners, turn).await {
+                    Ok((stream, peer)) => hall.enter(peer, handler(stream, peer)).await,
+                    Err(error) => hall.recover(&error).await,
                 }
-            });
-        }
+            }
+        });
         Gate { _tasks: tasks, refused }
     }
 
@@ -64,38 +76,67 @@ impl Gate {
     }
 }
 
+/// The next connection at any of the listeners, of which another is asked first in each turn.
+async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream, SocketAddr)> {
+    poll_fn(|context| {
+        for at in 0..listeners.len() {
+            if let Poll::Ready(came) = listeners[(turn + at) % listeners.len()].poll_accept(context) {
+                return Poll::Ready(came);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// Connections that have not proved the key.
 struct Hall {
     deadline: Duration,
-    pending_max: usize,
+    room: Room,
+    /// How many have proved the key.
+    proved: Arc<AtomicUsize>,
     pending: JoinSet<()>,
     order: VecDeque<AbortHandle>,
     refused: Arc<Refused>,
 }
 
 impl Hall {
-    fn new(deadline: Duration, refused: Arc<Refused>) -> Hall {
-        // Strangers may use a quarter of the descriptors, so that the job's own connections always find one.
-        let quarter = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |soft| (soft / 4) as usize);
-        let pending_max = PENDING_MAX.min(quarter).max(1);
-        Hall { deadline, pending_max, pending: JoinSet::new(), order: VecDeque::new(), refused }
+    fn new(deadline: Duration, room: Room, refused: Arc<Refused>) -> Hall {
+        let proved = Arc::default();
+        Hall { deadline, room, proved, pending: JoinSet::new(), order: VecDeque::new(), refused }
     }
 
-    fn enter(&mut self, peer: SocketAddr, proof: impl Future<Output = Result<(), Refusal>> + Send + 'static) {
-        while self.pending.try_join_next().is_some() {}
-        self.order.retain(|task| !task.is_finished());
-        if self.order.len() >= self.pending_max {
-            self.drop_oldest();
-        }
-        let (deadline, refused) = (self.deadline, self.refused.clone());
+    async fn enter(
+        &mut self,
+        peer: SocketAddr,
+        proof: impl Future<Output = Result<(), Refusal>> + Send + 'static,
+    ) {
+        self.make_place().await;
+        let (deadline, refused, proved) = (self.deadline, self.refused.clone(), self.proved.clone());
         self.order.push_back(self.pending.spawn(async move {
             match timeout(deadline, proof).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => drop(proved.fetch_add(1, Ordering::Relaxed)),
                 Ok(Err(refusal)) => refused.note(peer, refusal),
                 Err(_) => refused
                     .note(peer, Refusal::Stranger(format!("it said nothing useful for {deadline:.1?}"))),
             }
         }));
+    }
+
+    /// Returns when one more may be pending; what had to go has closed its connection by then.
+    async fn make_place(&mut self) {
+        while self.pending.try_join_next().is_some() {}
+        self.order.retain(|task| !task.is_finished());
+        while self.pending.len() >= self.places() {
+            self.drop_oldest();
+            self.pending.join_next().await;
+        }
+    }
+
+    /// One at least, whatever comes.
+    fn places(&self) -> usize {
+        let to_come = self.room.expected.saturating_sub(self.proved.load(Ordering::Relaxed));
+        (to_come + self.room.visitors).max(1)
     }
 
     fn drop_oldest(&mut self) {
@@ -163,6 +204,8 @@ mod tests {
     use std::future::pending;
     use tokio::sync::oneshot;
 
+    const ROOM: Room = Room { expected: 0, visitors: 1024 };
+
     fn peer() -> SocketAddr {
         "127.0.0.1:5".parse().unwrap()
     }
@@ -172,24 +215,30 @@ mod tests {
     fn silent_connections_are_bounded() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut hall = Hall::new(PROOF_DEADLINE, Arc::default());
-            hall.pending_max = 4;
+            let mut hall = Hall::new(PROOF_DEADLINE, Room { expected: 1, visitors: 3 }, Arc::default());
             let (oldest, gone) = oneshot::channel::<()>();
             hall.enter(peer(), async move {
                 let _oldest = oldest;
                 pending().await
-            });
+            })
+            .await;
             for _ in 0..100 {
-                hall.enter(peer(), pending());
+                hall.enter(peer(), pending()).await;
+                assert!(hall.pending.len() <= 4);
             }
             assert!(gone.await.is_err());
             let (sender, heard) = oneshot::channel();
             hall.enter(peer(), async move {
                 sender.send(()).unwrap();
                 Ok(())
-            });
+            })
+            .await;
             heard.await.unwrap();
             assert_eq!(hall.order.iter().filter(|task| !task.is_finished()).count(), 3);
+            // It keeps its descriptor, and nobody else of the job is to come.
+            assert_eq!(hall.places(), 3);
+            hall.enter(peer(), pending()).await;
+            assert_eq!(hall.pending.len(), 3);
         });
     }
 
@@ -202,10 +251,10 @@ mod tests {
         let turned_away = |reason: &'static str| async move { Err(Refusal::Stranger(reason.into())) };
         events.while_doing(|| {
             runtime.block_on(async {
-                let mut hall = Hall::new(PROOF_DEADLINE, Arc::default());
+                let mut hall = Hall::new(PROOF_DEADLINE, ROOM, Arc::default());
                 for _ in 0..25 {
                     for _ in 0..40 {
-                        hall.enter(peer(), turned_away("it speaks HTTP"));
+                        hall.enter(peer(), turned_away("it speaks HTTP")).await;
                     }
                     sleep(Duration::from_secs(1)).await;
                 }
@@ -225,9 +274,9 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let refused = Arc::new(Refused::default());
-            let mut hall = Hall::new(PROOF_DEADLINE, refused.clone());
-            hall.enter(peer(), pending());
-            hall.enter(peer(), async { Err(Refusal::Key("another token".into())) });
+            let mut hall = Hall::new(PROOF_DEADLINE, ROOM, refused.clone());
+            hall.enter(peer(), pending()).await;
+            hall.enter(peer(), async { Err(Refusal::Key("another token".into())) }).await;
             sleep(PROOF_DEADLINE * 2).await;
             let report = refused.report();
             assert!(

@@ -40,6 +40,22 @@ pub(super) fn data(
     range: Option<&RangeInclusive<u16>>,
     rank: Rank,
 ) -> Result<TcpListener, InitError> {
+    within(own, range, rank.0)
+}
+
+/// The root's listener where ranks meet at a file, which tells the others its port: where only a range of ports is
+/// open, it must be one of them.
+pub(super) fn rendezvous(
+    own: Own,
+    range: Option<&RangeInclusive<u16>>,
+    world: u32,
+) -> Result<TcpListener, InitError> {
+    // As if it were one rank more.
+    within(own, range, world)
+}
+
+/// Listens at a free port of the range, the system's choice without one. `place` says where the search begins.
+fn within(own: Own, range: Option<&RangeInclusive<u16>>, place: u32) -> Result<TcpListener, InitError> {
     // Most connections come from the same host; the others are told apart later.
     let bind = |address| bind_prepared(address, |socket| congestion::choose_local(socket));
     let Some(range) = range else {
@@ -48,7 +64,7 @@ pub(super) fn data(
     // Ranks of one host begin at different ports, so that they seldom try one another's.
     let count = u32::from(range.end() - range.start()) + 1;
     for step in 0..count {
-        let port = range.start() + ((rank.0 % count + step) % count) as u16;
+        let port = range.start() + ((place % count + step) % count) as u16;
         match bind(at(own, port)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             result => return result.map_err(|error| refused(own, error)),
@@ -58,7 +74,9 @@ pub(super) fn data(
         what: format!("free ports in the range {}-{}", range.start(), range.end()),
         needed: 1,
         available: 0,
-        hint: "give a range with at least one port per rank of a host (HCOMM_PORT_RANGE)".into(),
+        hint: "give a range with at least one port per rank of a host, and one more on rank 0's where ranks meet at a \
+               file (HCOMM_PORT_RANGE)"
+            .into(),
     })
 }
 

@@ -137,7 +137,7 @@ async fn at_file(config: &JoinConfig, path: &Path) -> Result<Meeting, InitError>
         Some(wanted) => interface::named(wanted, None)?,
         None => Own { ip: route_or_loopback(config), scope: 0 },
     };
-    let listener = listen::data(own, None, config.rank)?;
+    let listener = listen::rendezvous(own, config.port_range.as_ref(), config.world)?;
     let address =
         listener.local_addr().map_err(|error| InitError::Io { what: "asking for the port".into(), error })?;
     config.check_exposure(address, "the root's address")?;

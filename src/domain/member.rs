@@ -266,8 +266,9 @@ impl Seated {
         let Seated { config, own, listener, mut line, .. } = self;
         line.phase = Phase::Resources;
         let link = config.deadlines.link;
-        let mut mesh =
-            Mesh::open(MeshConfig { rank: config.rank, members, session, own, patience: link / 2 }, listener);
+        let visitors = limits::visitors(&config);
+        let mesh = MeshConfig { rank: config.rank, members, session, own, patience: link / 2, visitors };
+        let mut mesh = Mesh::open(mesh, listener);
         let mut round = mesh.all();
         for _ in 0..ROUNDS {
             let blocked = match first(mesh.connect(&round), line.words.recv()).await {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::frame::{Hello, Kind, Verdict};
-use super::gate::Gate;
+use super::gate::{Gate, Room};
 use super::handshake::{self, Refusal, describe};
 use super::interface::{self, Own};
 use super::message::{BLOCKED_MAX, Blocked};
@@ -52,6 +52,8 @@ pub(super) struct MeshConfig {
     pub own: Own,
     /// How long each direction is tried.
     pub patience: Duration,
+    /// How many connections that are not the job's there may be meanwhile.
+    pub visitors: usize,
 }
 
 /// Which peers a rank connects to, and which connect to it.
@@ -173,7 +175,9 @@ impl Pair {
 fn open_gate(listener: TcpListener, config: &MeshConfig, sender: &mpsc::Sender<Outcome>) -> Gate {
     let (world, rank) = (config.members.len(), config.rank);
     let (session, sender) = (config.session.clone(), sender.clone());
-    Gate::open(vec![listener], config.patience, move |stream, _| {
+    // Two from each that connects to this rank; where that is tried the other way round, those need a visitor's place.
+    let room = Room { expected: 2 * (world - 1 - rank.index()), visitors: config.visitors };
+    Gate::open(vec![listener], config.patience, room, move |stream, _| {
         receive_peer(stream, rank, world, session.clone(), sender.clone())
     })
 }

@@ -224,10 +224,22 @@ mod tests {
 
     #[test]
     fn a_failure_goes_there_and_back() {
-        let error = InitError::WorldSize { claims: "rank 0 says 4; rank 1 says 5".into() };
-        let text = error.to_string();
-        let bytes = encode(&ToMember::Failed(error), 1000).unwrap();
-        let ToMember::Failed(error) = read(&bytes, 1000).unwrap() else { panic!("another message") };
-        assert_eq!(error.to_string(), text);
+        let errors = [
+            InitError::WorldSize { claims: "rank 0 says 4; rank 1 says 5".into() },
+            InitError::DuplicateDevice {
+                device: 3,
+                host: "node0".into(),
+                first: Rank(0),
+                second: Rank(1),
+                first_process: "10.0.0.1:5 (host node0, pid 7)".into(),
+                second_process: "10.0.0.1:6 (host node0, pid 8)".into(),
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            let bytes = encode(&ToMember::Failed(error), 1000).unwrap();
+            let ToMember::Failed(error) = read(&bytes, 1000).unwrap() else { panic!("another message") };
+            assert_eq!(error.to_string(), text);
+        }
     }
 }

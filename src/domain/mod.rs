@@ -47,7 +47,7 @@ use std::time::Duration;
 use crate::rank::Rank;
 use sha2::{Digest, Sha256};
 
-pub(crate) use config::{JoinConfig, Rendezvous};
+pub(crate) use config::{JoinConfig, Rendezvous, VERSION_FACT};
 pub(crate) use env::from_env;
 pub(crate) use limits::check_local_limits;
 pub(crate) use processors::Processors;

@@ -180,6 +180,7 @@ impl<'a> Search<'a> {
         if let Some(note) = meeting::loopback_note(self.config, &places) {
             reason = format!("{reason}; {note}");
         }
+        reason.push_str("; is rank 0 started there, and is no firewall in between?");
         InitError::Unreachable { from: self.config.rank, to: "the root (rank 0)".into(), address, reason }
     }
 }

@@ -17,8 +17,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::JoinConfig;
 use super::frame::{Kind, VERSION, Verdict};
-use super::gate::Gate;
+use super::gate::{Gate, Room};
 use super::handshake::{self, Refusal, describe};
+use super::limits;
 use super::meeting::Meeting;
 use super::message::{
     self, BLOCKED_MAX, Blocked, Join, TO_ROOT_BYTES_MAX, ToMember, ToRoot, to_member_bytes_max,
@@ -122,7 +123,8 @@ pub(super) async fn serve(
 fn open_gate(config: &JoinConfig, meeting: &mut Meeting, sender: &mpsc::Sender<Event>) -> Gate {
     let (key, secret, sender) = (meeting.key.clone(), config.token.is_some(), sender.clone());
     let listeners = std::mem::take(&mut meeting.listeners);
-    Gate::open(listeners, config.deadlines.link, move |stream, peer| {
+    let room = Room { expected: config.world as usize - 1, visitors: limits::visitors(config) };
+    Gate::open(listeners, config.deadlines.link, room, move |stream, peer| {
         receive_member(stream, peer, key.clone(), secret, sender.clone())
     })
 }

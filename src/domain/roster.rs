@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Member;
+use super::config::VERSION_FACT;
 use super::message::{HOST_BYTES_MAX, Join, Table};
 use super::processors::MASK_WORDS_MAX;
 use crate::error::InitError;
@@ -12,14 +13,20 @@ use crate::rank::Rank;
 
 /// Longest part of a fact's value that an error shows.
 const VALUE_SHOWN_MAX: usize = 60;
+/// Most sizes or values that an error lists.
+const VIEWS_SHOWN_MAX: usize = 6;
+/// Most ranks that an error describes with addresses, of those that hold one of them.
+const DESCRIBED_MAX: usize = 4;
+/// Most that it names besides by their numbers alone.
+const NUMBERED_MAX: usize = 16;
 
 /// The ranks of one rendezvous, as they come.
 pub(super) struct Roster {
     world: u32,
     /// By rank.
     present: BTreeMap<Rank, Join>,
-    /// By claimed size of the world.
-    claims: BTreeMap<u32, BTreeSet<Rank>>,
+    /// By claimed size of the world: who claims it, and where they are.
+    claims: BTreeMap<u32, BTreeMap<Rank, Member>>,
     arrivals: u32,
     /// The first thing that was wrong; it decides, except that a disagreement on the size explains more.
     fault: Option<InitError>,
@@ -42,7 +49,17 @@ impl Roster {
     /// Enters one that has proved the token.
     pub(super) fn admit(&mut self, join: Join) {
         self.arrivals += 1;
-        self.claims.entry(join.world).or_default().insert(join.rank);
+        if join.rank.0 >= join.world
+            || join.member.hostname.len().max(join.member.host.len()) > HOST_BYTES_MAX
+            || join.member.processors.mask.len() > MASK_WORDS_MAX
+        {
+            let Join { rank, world, member, .. } = join;
+            let address = member.address;
+            return self.fault(InitError::Config(format!(
+                "a process at {address} introduced itself as rank {rank} of {world}, against the protocol"
+            )));
+        }
+        self.claims.entry(join.world).or_default().entry(join.rank).or_insert_with(|| join.member.clone());
         if join.world != self.world {
             return;
         }
@@ -54,14 +71,6 @@ impl Roster {
 
     fn problem(&self, join: &Join) -> Option<InitError> {
         let Join { rank, member, .. } = join;
-        if rank.0 >= self.world
-            || member.hostname.len().max(member.host.len()) > HOST_BYTES_MAX
-            || member.processors.mask.len() > MASK_WORDS_MAX
-        {
-            let problem =
-                format!("a process introduced itself as rank {rank} of {}, against the protocol", self.world);
-            return Some(InitError::Config(problem));
-        }
         if let Some(first) = self.present.get(rank) {
             let (first, second) = (first.member.to_string(), member.to_string());
             return Some(InitError::DuplicateRank { rank: *rank, first, second });
@@ -71,8 +80,15 @@ impl Roster {
             .present
             .values()
             .find(|other| other.device == Some(device) && other.member.host == member.host)?;
-        let (first, second) = (other.rank.min(*rank), other.rank.max(*rank));
-        Some(InitError::DuplicateDevice { device, host: member.hostname.clone(), first, second })
+        let (first, second) = if other.rank < *rank { (other, join) } else { (join, other) };
+        Some(InitError::DuplicateDevice {
+            device,
+            host: member.hostname.clone(),
+            first: first.rank,
+            second: second.rank,
+            first_process: first.member.to_string(),
+            second_process: second.member.to_string(),
+        })
     }
 
     /// Notes that it can't succeed.
@@ -134,16 +150,11 @@ impl Roster {
     }
 
     fn show_claims(&self) -> String {
-        let each: Vec<String> = self
-            .claims
-            .iter()
-            .map(|(world, ranks)| {
-                let ranks: Vec<Rank> = ranks.iter().copied().collect();
-                let verb = if ranks.len() == 1 { "says" } else { "say" };
-                format!("{} {verb} {world}", show_ranks(&ranks))
-            })
-            .collect();
-        each.join("; ")
+        let views = self.claims.iter().map(|(world, ranks)| View {
+            says: [format!("says {world}"), format!("say {world}")],
+            holders: ranks.iter().map(|(rank, member)| (*rank, member)).collect(),
+        });
+        show_views(views.collect())
     }
 
     /// A loopback address reaches its own host only. It happens where a host's own name stands for 127.0.1.1 in its
@@ -171,34 +182,39 @@ impl Roster {
                 by_key.entry(key).or_default().entry(value).or_default().push(join.rank);
             }
         }
-        let mut agreed = Vec::new();
-        for (key, values) in by_key {
-            match values.first_key_value() {
-                Some((value, ranks)) if ranks.len() == self.world as usize => {
-                    agreed.push((key.into(), (*value).into()))
-                }
-                _ => {
-                    return Err(InitError::FactsDiffer {
-                        key: key.into(),
-                        values: self.show_values(&values),
-                    });
-                }
-            }
+        let is_agreed = |values: &BTreeMap<&str, Vec<Rank>>| {
+            values.first_key_value().is_some_and(|(_, ranks)| ranks.len() == self.world as usize)
+        };
+        // Programs of two versions may differ in much, and that is why.
+        let differing = by_key.iter().filter(|(_, values)| !is_agreed(values));
+        if let Some((key, values)) = differing.min_by_key(|(key, _)| **key != VERSION_FACT) {
+            return Err(InitError::FactsDiffer { key: (*key).into(), values: self.show_values(values) });
         }
-        Ok(agreed)
+        let agreed = by_key
+            .into_iter()
+            .filter_map(|(key, mut values)| values.pop_first().map(|(value, _)| (key.into(), value.into())));
+        Ok(agreed.collect())
     }
 
     fn show_values(&self, values: &BTreeMap<&str, Vec<Rank>>) -> String {
-        let holders: Vec<Rank> = values.values().flatten().copied().collect();
-        let without: Vec<Rank> = (0..self.world).map(Rank).filter(|rank| !holders.contains(rank)).collect();
-        let mut each: Vec<String> = values
-            .iter()
-            .map(|(value, ranks)| format!("\"{value:.VALUE_SHOWN_MAX$}\" on {}", show_ranks(ranks)))
-            .collect();
-        if !without.is_empty() {
-            each.push(format!("not known on {}", show_ranks(&without)));
-        }
-        each.join("; ")
+        let holders: BTreeSet<Rank> = values.values().flatten().copied().collect();
+        let without = self.present.keys().filter(|rank| !holders.contains(rank)).copied().collect();
+        let known = values.iter().map(|(value, ranks)| {
+            let says = |verb| format!("{verb} \"{value:.VALUE_SHOWN_MAX$}\"");
+            ([says("has"), says("have")], ranks.clone())
+        });
+        let unknown = (["doesn't know it", "don't know it"].map(String::from), without);
+        let views = known.chain([unknown]).filter(|(_, ranks): &(_, Vec<Rank>)| !ranks.is_empty());
+        let views = views.map(|(says, ranks)| View {
+            says,
+            holders: self
+                .present
+                .iter()
+                .filter(|(rank, _)| ranks.contains(rank))
+                .map(|(rank, join)| (*rank, &join.member))
+                .collect(),
+        });
+        show_views(views.collect())
     }
 
     /// A root that listens on every address can't tell which one the others reach. One that somebody came through is
@@ -219,10 +235,50 @@ impl Roster {
     }
 }
 
-/// "rank 3", or "ranks 0, 1, 2".
-fn show_ranks(ranks: &[Rank]) -> String {
-    let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
+/// What some ranks hold, of something on which all should agree.
+struct View<'a> {
+    /// What one does, and what several do: "says 4", "say 4".
+    says: [String; 2],
+    holders: Vec<(Rank, &'a Member)>,
+}
+
+/// All of them, the most common first. Who holds that one is told by number, unless as many hold another; the others are
+/// those to look at, and described.
+fn show_views(mut views: Vec<View<'_>>) -> String {
+    views.sort_by_key(|view| std::cmp::Reverse(view.holders.len()));
+    let alone = views.len() == 1 || views[0].holders.len() > views[1].holders.len();
+    let mut each: Vec<String> = views
+        .iter()
+        .take(VIEWS_SHOWN_MAX)
+        .enumerate()
+        .map(|(at, view)| {
+            let [one, several] = &view.says;
+            let says = if view.holders.len() == 1 { one } else { several };
+            let described = if at == 0 && alone { 0 } else { DESCRIBED_MAX };
+            format!("{} {says}", show_holders(&view.holders, described))
+        })
+        .collect();
+    let more = &views[each.len()..];
+    if !more.is_empty() {
+        let ranks: usize = more.iter().map(|view| view.holders.len()).sum();
+        each.push(format!("{ranks} more ranks hold {} other views", more.len()));
+    }
+    each.join("; ")
+}
+
+/// "rank 3 at 10.0.0.4:1003 (host h3, pid 13)", or "ranks 0, 1, 2".
+fn show_holders(holders: &[(Rank, &Member)], described_max: usize) -> String {
+    let (described, rest) = holders.split_at(described_max.min(holders.len()));
+    let mut each: Vec<String> =
+        described.iter().map(|(rank, member)| format!("rank {rank} at {member}")).collect();
+    let numbers: Vec<String> = rest.iter().take(NUMBERED_MAX).map(|(rank, _)| rank.to_string()).collect();
+    if !rest.is_empty() {
+        each.push(format!("rank{} {}", if rest.len() == 1 { "" } else { "s" }, numbers.join(", ")));
+    }
+    if rest.len() > numbers.len() {
+        each.push(format!("{} more", rest.len() - numbers.len()));
+    }
+    each.join(", ")
 }
 
 impl Member {
@@ -235,6 +291,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::message::{self, ToMember, to_member_bytes_max};
     use crate::domain::processors::Processors;
 
     fn join(rank: u32, world: u32) -> Join {
@@ -280,7 +337,14 @@ mod tests {
     #[test]
     fn sizes_that_differ_are_listed_by_rank() {
         let error = decide(vec![join(0, 4), join(1, 5), join(4, 5)], 4).unwrap_err();
-        assert_eq!(error.to_string(), "world size disagreement: rank 0 says 4; ranks 1, 4 say 5");
+        let InitError::WorldSize { claims } = error else { panic!("{error}") };
+        assert_eq!(claims, "ranks 1, 4 say 5; rank 0 at 10.0.0.1:1000 (host h0, pid 10) says 4");
+        let error = decide(vec![join(0, 2), join(1, 3)], 2).unwrap_err();
+        let InitError::WorldSize { claims } = error else { panic!("{error}") };
+        assert_eq!(
+            claims,
+            "rank 0 at 10.0.0.1:1000 (host h0, pid 10) says 2; rank 1 at 10.0.0.2:1001 (host h1, pid 11) says 3"
+        );
     }
 
     #[test]
@@ -299,6 +363,11 @@ mod tests {
             Join { device, ..join }
         };
         let error = decide(vec![on(0, "a", Some(3)), on(1, "a", Some(3))], 2).unwrap_err();
+        for at in
+            ["rank 0 is at 10.0.0.1:1000 (host h0, pid 10)", "rank 1 at 10.0.0.2:1001 (host h1, pid 11)"]
+        {
+            assert!(error.to_string().contains(at), "{error}");
+        }
         assert!(matches!(
             error,
             InitError::DuplicateDevice { device: 3, first: Rank(0), second: Rank(1), .. }
@@ -315,10 +384,54 @@ mod tests {
             with_facts(1, &[("cpu", "y"), ("a", "1")]),
             with_facts(2, &[("a", "1")]),
         ];
-        let text = decide(joins, 3).unwrap_err().to_string();
-        assert_eq!(text, "ranks disagree on cpu: \"x\" on rank 0; \"y\" on rank 1; not known on rank 2");
+        let error = decide(joins, 3).unwrap_err();
+        let InitError::FactsDiffer { key, values } = error else { panic!("{error}") };
+        assert_eq!(key, "cpu");
+        assert_eq!(
+            values,
+            "rank 0 at 10.0.0.1:1000 (host h0, pid 10) has \"x\"; rank 1 at 10.0.0.2:1001 (host h1, pid 11) has \"y\"; \
+             rank 2 at 10.0.0.3:1002 (host h2, pid 12) doesn't know it"
+        );
         let agreed = decide((0..3).map(|rank| with_facts(rank, &same)).collect(), 3).unwrap();
         assert_eq!(agreed.facts.len(), 2);
+    }
+
+    #[test]
+    fn versions_are_named_before_what_differs_with_them() {
+        let with = |rank, version| with_facts(rank, &[("a", version), (VERSION_FACT, version)]);
+        let error = decide(vec![with(0, "0.1.0"), with(1, "0.2.0"), with(2, "0.1.0")], 3).unwrap_err();
+        let InitError::FactsDiffer { key, values } = error else { panic!("{error}") };
+        assert_eq!(key, VERSION_FACT);
+        assert_eq!(
+            values,
+            "ranks 0, 2 have \"0.1.0\"; rank 1 at 10.0.0.2:1001 (host h1, pid 11) has \"0.2.0\""
+        );
+    }
+
+    /// A disagreement of a large world is told in a few lines, and fits a message whatever it is about.
+    #[test]
+    fn who_disagrees_is_told_in_short() {
+        const RANKS: u32 = 1000;
+        let claims = |views: u32| {
+            let joins = (0..RANKS).map(|rank| {
+                let mut join = join(0, RANKS + rank % views);
+                join.rank = Rank(rank);
+                join.member.hostname = "h".repeat(HOST_BYTES_MAX);
+                join
+            });
+            decide(joins.collect(), RANKS).unwrap_err()
+        };
+        let two = claims(2).to_string();
+        assert!(
+            two.contains("), ranks 8, 10, 12,") && two.contains(", 38, 480 more say 1000; rank 1 at "),
+            "{two}"
+        );
+        let many = claims(RANKS);
+        assert!(many.to_string().contains("; 994 more ranks hold 994 other views"), "{many}");
+        for error in [claims(2), claims(3), many] {
+            let bytes = message::encode(&ToMember::Failed(error), 8 << 10).unwrap();
+            assert!(bytes.len() < to_member_bytes_max(1));
+        }
     }
 
     #[test]

@@ -134,6 +134,6 @@ fn no_thread(source: &io::Error) -> InitError {
 }
 
 fn thread_ended() -> InitError {
-    let reason = "its thread ended without a result; its panic message says more".into();
+    let reason = "its thread ended without a result".into();
     InitError::Lost { who: "set-up in this process".into(), phase: "handshake".into(), reason }
 }

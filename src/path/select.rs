@@ -189,8 +189,14 @@ pub struct Facts {
     mesh_ranks_max: u32,
     /// The largest vector for one-shot, in bytes.
     one_shot_bytes_max: u64,
+    /// The same between two ranks, as they are in parts of a world.
+    one_shot_bytes_max_pair: u64,
     /// The largest vector for recursive doubling, in bytes.
     doubling_bytes_max: u64,
+    /// The largest vector for the flat tree, in bytes.
+    flat_tree_bytes_max: u64,
+    /// The smallest block for a ring, in bytes.
+    ring_block_bytes_min: u64,
     /// Whether a ring may be taken.
     order: Order,
     /// Whether all ranks are in one process.
@@ -206,8 +212,11 @@ impl Facts {
         Facts {
             world,
             mesh_ranks_max: MESH_RANKS_MAX,
-            one_shot_bytes_max: if world == 2 { ONE_SHOT_BYTES_MAX_PAIR } else { ONE_SHOT_BYTES_MAX },
+            one_shot_bytes_max: ONE_SHOT_BYTES_MAX,
+            one_shot_bytes_max_pair: ONE_SHOT_BYTES_MAX_PAIR,
             doubling_bytes_max: DOUBLING_BYTES_MAX,
+            flat_tree_bytes_max: FLAT_TREE_BYTES_MAX,
+            ring_block_bytes_min: RING_BLOCK_BYTES_MIN,
             order: Order::Fixed,
             in_process: false,
             crowded: false,
@@ -232,23 +241,28 @@ impl Facts {
         self
     }
 
-    /// The facts of a part of this world, of that many ranks.
+    /// The facts of a part of this world, of that many ranks: all else is as it was, also whether they are crowded, since
+    /// the ranks of the other parts are at work as well.
     pub(crate) const fn of_part(&self, ranks: u32) -> Self {
-        let mut facts = Facts::new(ranks);
-        facts.order = self.order;
-        facts.mesh_ranks_max = self.mesh_ranks_max;
-        // The ranks of the other parts are at work as well.
-        facts.crowded = self.crowded;
-        if self.in_process { facts.within_process() } else { facts }
+        Facts { world: ranks, ..*self }
     }
 
-    /// The facts by name, so that one on which ranks disagree can be named.
+    /// The largest vector that is sent as a whole to everybody.
+    const fn one_shot_bytes_max(&self) -> u64 {
+        if self.world == 2 { self.one_shot_bytes_max_pair } else { self.one_shot_bytes_max }
+    }
+
+    /// The facts by name, so that one on which ranks disagree can be named: all that a choice depends on and that may
+    /// differ between programs or machines.
     pub(crate) fn entries(&self) -> Vec<(&'static str, String)> {
         vec![
             ("world", self.world.to_string()),
             ("mesh_ranks_max", self.mesh_ranks_max.to_string()),
             ("one_shot_bytes_max", self.one_shot_bytes_max.to_string()),
+            ("one_shot_bytes_max_pair", self.one_shot_bytes_max_pair.to_string()),
             ("doubling_bytes_max", self.doubling_bytes_max.to_string()),
+            ("flat_tree_bytes_max", self.flat_tree_bytes_max.to_string()),
+            ("ring_block_bytes_min", self.ring_block_bytes_min.to_string()),
             ("order", self.order.to_string()),
             ("in_process", self.in_process.to_string()),
         ]
@@ -286,7 +300,7 @@ pub enum Unsupported {
         ranks: u32,
     },
     /// The root is no rank.
-    #[error("there is no rank {root} among {ranks} to be the root")]
+    #[error("there is no rank {root} among {ranks} to be the root: give one from 0 to {}", .ranks.saturating_sub(1))]
     #[non_exhaustive]
     Root {
         /// The root.
@@ -328,7 +342,8 @@ pub fn choose(
 
 fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &'static str) {
     let mesh = facts.world <= facts.mesh_ranks_max;
-    let ring = facts.order == Order::Any && bytes / u64::from(facts.world.max(1)) >= RING_BLOCK_BYTES_MIN;
+    let ring =
+        facts.order == Order::Any && bytes / u64::from(facts.world.max(1)) >= facts.ring_block_bytes_min;
     match collective {
         _ if facts.world <= 1 => (Algorithm::MeshOneShot, "a rank alone has nothing to do"),
         Collective::AllGather | Collective::ReduceScatter if mesh => {
@@ -337,10 +352,14 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce if mesh && facts.in_process => {
             (Algorithm::MeshTwoShot, "few ranks of one process: each reduces its share for all, in place")
         }
-        Collective::AllReduce if mesh && facts.crowded && facts.world > 2 && bytes <= FLAT_TREE_BYTES_MAX => {
+        Collective::AllReduce
+            if mesh && facts.crowded && facts.world > 2 && bytes <= facts.flat_tree_bytes_max =>
+        {
             (Algorithm::FlatTree, "few ranks, but more than processors, and a small vector: fewest messages")
         }
-        Collective::AllReduce | Collective::Broadcast { .. } if mesh && bytes <= facts.one_shot_bytes_max => {
+        Collective::AllReduce | Collective::Broadcast { .. }
+            if mesh && bytes <= facts.one_shot_bytes_max() =>
+        {
             (Algorithm::MeshOneShot, "few ranks and a small vector: one message each way")
         }
         Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
@@ -531,6 +550,20 @@ mod tests {
         assert_eq!(chosen(9, 100_000, Order::Any), Algorithm::HalvingDoubling);
     }
 
+    /// Each threshold is that of the facts, which ranks compare, and none is the program's own.
+    #[test]
+    fn a_choice_depends_on_compared_thresholds_only() {
+        let all_reduce =
+            |facts: Facts, bytes| choose(&facts, Collective::AllReduce, bytes, None).unwrap().algorithm;
+        let few = Facts::new(4);
+        let none = Facts { flat_tree_bytes_max: 0, ..few.crowded(true) };
+        assert_eq!(all_reduce(none, 8), Algorithm::MeshOneShot);
+        let pairs = Facts { one_shot_bytes_max_pair: 1, ..few };
+        assert_eq!(all_reduce(pairs.of_part(2), 8), Algorithm::MeshTwoShot);
+        let many = Facts { ring_block_bytes_min: 1, ..Facts::new(9).order(Order::Any) };
+        assert_eq!(all_reduce(many, 9), Algorithm::Ring);
+    }
+
     #[test]
     fn a_forced_algorithm_is_taken_or_refused() {
         let facts = Facts::new(4);
@@ -559,9 +592,14 @@ mod tests {
             Facts { world: 5, ..facts },
             Facts { mesh_ranks_max: 9, ..facts },
             Facts { one_shot_bytes_max: 1, ..facts },
+            Facts { one_shot_bytes_max_pair: 1, ..facts },
             Facts { doubling_bytes_max: 1, ..facts },
+            Facts { flat_tree_bytes_max: 1, ..facts },
+            Facts { ring_block_bytes_min: 1, ..facts },
             Facts { order: Order::Any, ..facts },
+            Facts { in_process: true, ..facts },
         ];
+        assert_eq!(facts.entries().len(), changed.len());
         for other in changed {
             let differ = facts.entries().into_iter().zip(other.entries()).filter(|(one, other)| one != other);
             assert_eq!(differ.count(), 1);

@@ -215,3 +215,84 @@ fn child_has_few_descriptors() {
     assert!(matches!(error, InitError::Limit { available: 100, needed, .. } if needed > 189), "{text}");
     assert!(text.contains("LimitNOFILE"), "{text}");
 }
+
+/// What the user opens while ranks meet must not fail for want of descriptors, whoever comes.
+const OPENED_MEANWHILE: usize = 20;
+
+/// Rank 0 has as many descriptors as it needs and no more, its control connections to all others are there, and so are its
+/// data connections in the end; and 200 that say nothing come to each of its ports.
+#[test]
+fn visitors_take_no_descriptor_that_the_job_needs() {
+    let config = JoinConfig { deadlines: Deadlines::default(), ..job(64) };
+    // For this test's own ends of all that.
+    let _ = super::super::check_local_limits(400);
+    let address = address_of(&config);
+    let root = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "domain::tests::ends::child_has_no_descriptor_to_spare", "--nocapture"])
+        .envs([(CHILD, "1"), ("RANK", "0"), ("WORLD_SIZE", "64")])
+        .envs([("MASTER_ADDR", own_ip()), ("MASTER_PORT", address.port().to_string())])
+        .env("HCOMM_TOKEN", config.token.as_ref().unwrap().to_hex())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    block_on(async {
+        let mut others = vec![Puppet::seated(&as_rank(&config, 1), "127.0.0.1:9".parse().unwrap()).await];
+        let _silent = super::strangers::silent(address, 200);
+        for rank in 2..config.world {
+            others.push(Puppet::seated(&as_rank(&config, rank), "127.0.0.1:9".parse().unwrap()).await);
+        }
+        let mut streams = Vec::new();
+        let mut visitors = Vec::new();
+        for (puppet, rank) in others.iter_mut().zip(1..) {
+            let ToMember::Table(table) = puppet.hear().await else { panic!("no table") };
+            let session = Key::control(config.token.as_ref(), b"").derive("hcomm session", &table.nonce);
+            if visitors.is_empty() {
+                visitors = super::strangers::silent(table.members[0].address, 200);
+            }
+            for kind in [Kind::Fast, Kind::Bulk] {
+                streams.push(dial(&table.members[0], &session, kind, (rank, 0)).await.unwrap());
+            }
+        }
+        for puppet in &mut others {
+            puppet.say(&ToRoot::Connected(Vec::new())).await;
+        }
+        for puppet in &mut others {
+            assert!(matches!(puppet.hear().await, ToMember::Ready));
+        }
+    });
+    let output = root.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn child_has_no_descriptor_to_spare() {
+    use std::sync::atomic::AtomicBool;
+    if !is_child() {
+        return;
+    }
+    // Too few: joining raises it to what it needs.
+    let few = Rlimit { current: Some(64), ..rustix::process::getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let joined = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            while !joined.load(Ordering::Relaxed) {
+                if rustix::process::getrlimit(Resource::Nofile).current == few.current {
+                    continue;
+                }
+                let opened = (0..OPENED_MEANWHILE).map(|_| std::fs::File::open("/dev/null"));
+                let opened: Vec<std::io::Result<std::fs::File>> = opened.collect();
+                assert!(opened.iter().all(Result::is_ok), "{opened:?}");
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let membership = join_blocking(super::super::from_env().unwrap());
+        // All connections of set-up and of the job.
+        joined.store(true, Ordering::Relaxed);
+        user.join().unwrap();
+        assert_eq!(membership.unwrap().streams.iter().flatten().count(), 63);
+    });
+}

@@ -27,6 +27,8 @@ fn a_rank_claimed_twice_is_told_to_all() {
 fn a_device_claimed_twice_is_told_to_all() {
     let config = JoinConfig { device: Some(5), ..job(2) };
     for error in errors(run_ranks(&config, 0..2)) {
+        let two = format!(", pid {}); give each", std::process::id());
+        assert!(error.to_string().contains(&two), "{error}");
         assert!(matches!(error, InitError::DuplicateDevice { device: 5, .. }), "{error}");
     }
 }
@@ -37,7 +39,9 @@ fn worlds_of_different_size_are_told_to_all() {
     let mut configs: Vec<JoinConfig> = (0..4).map(|rank| as_rank(&config, rank)).collect();
     configs[3].world = 5;
     for error in errors(run(configs)) {
-        assert_eq!(error.to_string(), "world size disagreement: ranks 0, 1, 2 say 4; rank 3 says 5");
+        let text = error.to_string();
+        assert!(text.contains(": ranks 0, 1, 2 say 4; rank 3 at 127.0.0.1:"), "{text}");
+        assert!(text.contains(&format!(", pid {}) says 5;", std::process::id())), "{text}");
     }
 }
 
@@ -48,7 +52,9 @@ fn facts_that_differ_are_told_to_all() {
     let configs = ["avx2", "avx512", "avx2"].into_iter().zip(0..);
     let configs = configs.map(|(value, rank)| JoinConfig { facts: fact(value), ..as_rank(&config, rank) });
     for error in errors(run(configs.collect())) {
-        assert_eq!(error.to_string(), "ranks disagree on simd: \"avx2\" on ranks 0, 2; \"avx512\" on rank 1");
+        let text = error.to_string();
+        let plain = "ranks disagree on simd: ranks 0, 2 have \"avx2\"; rank 1 at 127.0.0.1:";
+        assert!(text.starts_with(plain) && text.contains(") has \"avx512\";"), "{text}");
     }
 }
 

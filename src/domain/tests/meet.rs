@@ -217,6 +217,49 @@ fn data_ports_come_from_the_range() {
     check_streams(outcomes);
 }
 
+/// Before anybody has come, the file names a port of the range; and where all ports are needed they suffice.
+#[test]
+fn the_root_s_port_at_a_file_comes_from_the_range() {
+    let (first, path) = (own_ports(4), temporary("range"));
+    let config = JoinConfig {
+        rendezvous: Rendezvous::File { path: path.clone() },
+        interface: Some(own_ip()),
+        port_range: Some(first..=first + 3),
+        ..job(3)
+    };
+    let root = super::super::join(as_rank(&config, 0));
+    let notice = loop {
+        match publish::read(&path) {
+            Ok(notice) => break notice,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!((first..=first + 3).contains(&notice.address.port()), "{}", notice.address);
+    let mut all: Vec<Membership> =
+        run_ranks(&config, 1..3).into_iter().map(|outcome| outcome.unwrap()).collect();
+    all.insert(0, block_on(root).unwrap());
+    let mut ports: Vec<u16> = all[0].members.iter().map(|member| member.address.port()).collect();
+    ports.push(notice.address.port());
+    ports.sort_unstable();
+    assert_eq!(ports, [first, first + 1, first + 2, first + 3]);
+    check_streams(all);
+}
+
+#[test]
+fn a_range_without_a_port_for_the_root_at_a_file_is_explained() {
+    let (first, path) = (own_ports(2), temporary("narrow"));
+    let config = JoinConfig {
+        rendezvous: Rendezvous::File { path },
+        interface: Some(own_ip()),
+        port_range: Some(first..=first + 1),
+        ..job(2)
+    };
+    for error in errors(run_ranks(&config, 0..2)) {
+        let text = error.to_string();
+        assert!(matches!(error, InitError::Limit { .. }) && text.contains("one more on rank 0's"), "{text}");
+    }
+}
+
 #[test]
 fn facts_that_agree_in_any_order_are_fine() {
     let facts = |order: [usize; 2]| order.map(|i| (["a", "b"][i].to_owned(), "1".to_owned())).to_vec();

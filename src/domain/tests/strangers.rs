@@ -74,7 +74,7 @@ fn two_hundred_silent_ones_are_sent_away_and_counted() {
 }
 
 /// Connections that say nothing, as soon as somebody listens.
-fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+pub(super) fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     while streams.len() < count {
         match TcpStream::connect(address) {
