@@ -268,12 +268,15 @@ fn list_ranks(list: &[Rank]) -> String {
 #[non_exhaustive]
 pub enum Error {
     /// Ranks called different things under the same number. The communicator can be used on.
+    ///
+    /// A rank can be done with a call before it is known that others called something else, say the root of a broadcast. It is
+    /// told by the error of its next collective, which is given up: `operation` and `seq` say which call this is about.
     #[error("{operation} {seq} on \"{communicator}\": ranks disagree: {}", list_calls(.calls))]
     #[non_exhaustive]
     Mismatch {
-        /// What this rank called.
+        /// What this rank called where ranks disagree.
         operation: Arc<str>,
-        /// Under which number.
+        /// Under which number: the call's own, or an earlier one.
         seq: Seq,
         /// Name of the communicator.
         communicator: Arc<str>,

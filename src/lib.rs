@@ -51,7 +51,7 @@
 //! - **It begins at the call**, takes its number then, and goes on whether its future is polled or not. `join!` and
 //!   `select!` can't reorder calls. Whoever awaits drives; a service thread does where nobody does.
 //! - **Buffers come back.** A `Vec`, `Box` or [`Buffer`] is handed in by value, without a copy, and comes back with the
-//!   result, or inside the [`OpError`]. A `&mut [T]` is copied in and out.
+//!   result, or inside the [`OpError`], unless a peer might still be in it then. A `&mut [T]` is copied in and out.
 //! - **Dropping the future detaches** the operation: it goes on, and no peer is harmed. [`Operation::cancel`] and
 //!   [`Operation::timeout`] give it up on all ranks.
 //! - **Nothing hangs in silence.** Every wait has a deadline, and its end is an [`Error`] that names who is late, has
@@ -72,6 +72,9 @@
 //!
 //! Linux on little-endian machines: elsewhere it does not compile. Elements are sent as they lie in memory, so all ranks have the
 //! same byte order. All ranks need the same version of this crate: plans and messages are those of a version.
+//!
+//! A communicator belongs to the process that made it. After a `fork` the child must neither use nor drop it: it has the
+//! parent's connections, and no service thread. Start programs (`std::process::Command`), which inherit nothing of it.
 //!
 //! # Features
 //!

@@ -127,7 +127,7 @@ impl Communicator {
     ///   ranks;
     /// - [`Error::Failed`] if the communicator has failed before, [`Error::Closed`] if it was rebuilt.
     ///
-    /// The buffer comes back inside the [error](crate::OpError).
+    /// The buffer comes back inside the [error](crate::OpError), unless a peer might still be in it.
     ///
     /// # Cancel safety
     ///

@@ -39,8 +39,8 @@ impl Communicator {
     /// Fastest is one thread per rank, each with a current-thread runtime, or blocking; several ranks as tasks of one
     /// runtime work too.
     ///
-    /// Together they keep to the limit in `HCOMM_MEMORY`; without it, to 64 MiB, or what so many ranks need at least: see
-    /// [`resources`](Self::resources).
+    /// Together they keep to the limit in `HCOMM_MEMORY`; without it, to 64 MiB, or what so many ranks need at least. Each has an
+    /// equal part of it: see [`resources`](Self::resources).
     ///
     /// # Panics
     ///

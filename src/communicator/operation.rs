@@ -29,7 +29,7 @@ use crate::error::OpError;
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
 ///
 /// So a timer of the runtime, as `tokio::time::timeout`, gives nothing up: it drops the future, and buffer and report with it,
-/// while the operation goes on. [`timeout`](Self::timeout) is the limit that all ranks learn of, and gives the buffer back.
+/// while the operation goes on. [`timeout`](Self::timeout) is the limit that all ranks learn of, and gives the buffer back where no peer is in it.
 ///
 /// # Panics
 ///
@@ -57,8 +57,8 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
-    /// operation up on all ranks that have not done it; the error names who is late and gives the buffer back. Those that have the
-    /// result keep it, so [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again.
+    /// operation up on all ranks that have not done it; the error names who is late and gives the buffer back, unless a peer
+    /// is in it just then. Those that have the result keep it, so [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again.
     /// `Duration::MAX` is a limit of many years.
     pub fn timeout(self, limit: Duration) -> Self {
         if let Some(op) = self.op() {
@@ -68,7 +68,7 @@ impl<B: Lend> Operation<B> {
     }
 
     /// Gives the operation up, on all ranks: they get [`Aborted`](crate::Error::Aborted), or keep their result if they have it already.
-    /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer. Before a step is tried again,
+    /// Await this to get [`Cancelled`](crate::Error::Cancelled) and the buffer, unless a peer is in it. Before a step is tried again,
     /// [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal).
     pub fn cancel(&self) {
         if let Some(op) = self.op() {

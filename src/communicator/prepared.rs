@@ -1,5 +1,6 @@
 //! A collective agreed once and run often.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::rank::Rank;
 ///
 /// Nothing is agreed when it is prepared, and no rank waits then: one that has prepared something else is told so at the run, as
 /// [`Error::Mismatch`]. A run allocates nothing once the communicator is warm.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PreparedAllReduce<T> {
     desc: CallDesc,
     digest: u64,
@@ -34,6 +35,14 @@ pub struct PreparedAllReduce<T> {
     name: Arc<str>,
     rank: Rank,
     element: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for PreparedAllReduce<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("PreparedAllReduce");
+        shown.field("call", &format_args!("{}", self.desc.info())).field("communicator", &self.name);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Communicator {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -160,8 +160,8 @@ struct Refused(Mutex<RefusedState>);
 struct RefusedState {
     count: u64,
     warned: Option<Instant>,
-    /// Reasons of those that spoke the protocol: likely processes of a job.
-    notes: Vec<String>,
+    /// Those that spoke the protocol, likely processes of a job: where they are, why, and how often they came.
+    notes: Vec<(IpAddr, String, u64)>,
 }
 
 impl Refused {
@@ -171,9 +171,12 @@ impl Refused {
         let text = match refusal {
             Refusal::Stranger(reason) => format!("{peer}: {reason}"),
             Refusal::Key(reason) => {
-                let text = format!("{peer} did not prove the token ({reason})");
-                if state.notes.len() < NOTES_MAX {
-                    state.notes.push(text.clone());
+                let text = format!("{peer} did not prove the token: {reason}");
+                let known = state.notes.iter_mut().find(|(at, why, _)| *at == peer.ip() && *why == reason);
+                if let Some((_, _, count)) = known {
+                    *count += 1;
+                } else if state.notes.len() < NOTES_MAX {
+                    state.notes.push((peer.ip(), reason, 1));
                 }
                 text
             }
@@ -192,7 +195,11 @@ impl Refused {
             let noun = if state.count == 1 { "connection was" } else { "connections were" };
             parts.push(format!("{} {noun} turned away", state.count));
         }
-        parts.extend(state.notes.iter().cloned());
+        let told = |(at, reason, count): &(IpAddr, String, u64)| {
+            let again = if *count == 1 { String::new() } else { format!(" ({count} times)") };
+            format!("a process at {at} did not prove the token: {reason}{again}")
+        };
+        parts.extend(state.notes.iter().map(told));
         parts.join("; ")
     }
 }
@@ -276,12 +283,14 @@ mod tests {
             let refused = Arc::new(Refused::default());
             let mut hall = Hall::new(PROOF_DEADLINE, ROOM, refused.clone());
             hall.enter(peer(), pending()).await;
-            hall.enter(peer(), async { Err(Refusal::Key("another token".into())) }).await;
+            for _ in 0..2 {
+                hall.enter(peer(), async { Err(Refusal::Key("it has another token".into())) }).await;
+            }
             sleep(PROOF_DEADLINE * 2).await;
             let report = refused.report();
-            assert!(
-                report.starts_with("2 connections were turned away; 127.0.0.1:5 did not prove"),
-                "{report}"
+            assert_eq!(
+                report,
+                "3 connections were turned away; a process at 127.0.0.1 did not prove the token: it has another token (2 times)"
             );
         });
     }

@@ -64,7 +64,7 @@ fn complaint(verdict: Verdict) -> Option<&'static str> {
     match verdict {
         Verdict::Welcome => None,
         Verdict::WrongProof => Some("it has another token, or belongs to another rendezvous"),
-        Verdict::TokenNeeded => Some("it has a token and this process has none"),
+        Verdict::TokenNeeded => Some("this process has no token and it has one"),
         Verdict::TokenUnknown => Some("this process has a token and it has none"),
         Verdict::WrongRank => Some("it is another rank than the one that was meant"),
     }
@@ -99,7 +99,10 @@ where
     stream.write_all(&Answer { verdict, proof }.encode()).await?;
     match verdict {
         Verdict::Welcome => check_version(&ours, theirs),
-        verdict => Err(Refusal::Key(format!("{verdict:?}"))),
+        Verdict::TokenNeeded => Err(Refusal::Key("it has no token and this process has one".into())),
+        Verdict::TokenUnknown => Err(Refusal::Key("it has a token and this process has none".into())),
+        Verdict::WrongRank => Err(Refusal::Key("it looked for another rank".into())),
+        Verdict::WrongProof => Err(Refusal::Key("it has another token, or looked for another job".into())),
     }
 }
 
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn a_token_on_one_side_only_is_told() {
         let (a, _) = run(plain(1, false, 0), Key::new([1; 32]), plain(1, true, 1), Key::new([1; 32]));
-        assert!(matches!(a, Err(Refusal::Key(reason)) if reason.contains("this process has none")));
+        assert!(matches!(a, Err(Refusal::Key(reason)) if reason.contains("this process has no token")));
         let (a, _) = run(plain(1, true, 0), Key::new([1; 32]), plain(1, false, 1), Key::new([1; 32]));
         assert!(matches!(a, Err(Refusal::Key(reason)) if reason.contains("it has none")));
     }

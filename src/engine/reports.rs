@@ -248,6 +248,7 @@ impl State {
         let states = late.iter().map(|rank| {
             let state = match &channel.statuses[*rank] {
                 Some((seen, status)) => status.describe(seq, point, *seen, now, &channel.members),
+                None if started + STALL > now => "has not told yet where it is".to_string(),
                 None => "has not been heard from: not started, stopped, or cut off".to_string(),
             };
             (Rank(*rank as u32), state)

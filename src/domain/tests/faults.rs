@@ -73,7 +73,7 @@ fn a_token_on_one_side_only_is_explained() {
     let config = hurried(2);
     let error =
         errors(run(vec![as_rank(&config, 0), JoinConfig { token: None, ..as_rank(&config, 1) }])).remove(1);
-    assert!(error.to_string().contains("this process has none"), "{error}");
+    assert!(error.to_string().contains("this process has no token"), "{error}");
 }
 
 #[test]
