@@ -3,9 +3,8 @@
 //! The guard looks at a connection for bulk payload at the end of an operation of at least [`SAMPLE_BYTES`], and compares
 //! how fast the system has got bytes acknowledged, over the time in which it had any to send, with the best that this
 //! link has sustained: the highest rate that ten samples in a row reached. A peer that has not called grants no credit, so
-//! that waiting for it is no time in which there was something to send; and where a peer did not read most of the time, as
-//! it is stopped or starved, the sample says nothing of the link. A link that was slow from the beginning is not found in
-//! this way.
+//! that waiting for it is no time in which there was something to send. Where a peer that has called does not read, as it is
+//! stopped or starved, it is told that it was that. A link that was slow from the beginning is not found in this way.
 
 use std::time::Instant;
 
@@ -34,6 +33,8 @@ pub(super) struct Guard {
     acked: u64,
     busy_us: u64,
     reader_us: u64,
+    /// Of the last samples, oldest first, whether the peer did not read most of the time.
+    unread: [bool; IN_A_ROW],
     /// Bytes per second of the last samples, oldest first, and the best sustained.
     rates: [u64; IN_A_ROW],
     best: u64,
@@ -62,6 +63,16 @@ impl Guard {
         due
     }
 
+    /// What made the last samples slow, as far as the system tells.
+    fn cause(&self) -> &'static str {
+        let unread = self.unread.iter().filter(|unread| **unread).count();
+        if unread > IN_A_ROW / 2 {
+            "what was sent was not read: a stopped, starved or busy peer, or a relay"
+        } else {
+            "the network"
+        }
+    }
+
     fn sample(&mut self, info: TcpInfo) -> Change {
         let busy_us = info.busy_us.saturating_sub(self.busy_us);
         if busy_us < SAMPLE_BUSY_US {
@@ -70,9 +81,8 @@ impl Guard {
         let bytes = info.acked.saturating_sub(self.acked);
         let reader_us = info.reader_us.saturating_sub(self.reader_us);
         (self.acked, self.busy_us, self.reader_us) = (info.acked, info.busy_us, info.reader_us);
-        if reader_us > busy_us / 2 {
-            return Change::None;
-        }
+        self.unread.rotate_left(1);
+        self.unread[IN_A_ROW - 1] = reader_us > busy_us / 2;
         let rate = bytes.saturating_mul(1_000_000) / busy_us;
         self.rates.rotate_left(1);
         self.rates[IN_A_ROW - 1] = rate;
@@ -112,10 +122,12 @@ impl Core {
             }
             let Some(info) = pair.bulk.socket().and_then(tcp_info) else { continue };
             let change = pair.guard.sample(info);
-            let (last, best) = (pair.guard.rates[IN_A_ROW - 1], pair.guard.best);
+            let (last, best, cause) = (pair.guard.rates[IN_A_ROW - 1], pair.guard.best, pair.guard.cause());
             let reason = match change {
                 Change::None => None,
-                Change::Slow => Some(format!("{last} bytes per second, of {best} that it has sustained")),
+                Change::Slow => {
+                    Some(format!("{last} bytes per second, of {best} that it has sustained: {cause}"))
+                }
                 Change::Recovered => Some(format!("{last} bytes per second again, after it was slow")),
             };
             if let Some(reason) = reason {
@@ -132,6 +144,7 @@ impl Core {
                     best_bytes_per_s = best,
                     retransmissions,
                     rtt_us,
+                    cause,
                     "a link has become slow"
                 ),
                 Change::Recovered => {
@@ -256,19 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_makes_no_link_slow() {
-        let (mut guard, mut info) = (Guard::default(), TcpInfo::default());
-        feed(&mut guard, &mut info, 100, 10);
-        for _ in 0..3 * IN_A_ROW {
-            info.reader_us += 40_000;
-            assert_eq!(feed(&mut guard, &mut info, 10, 1), []);
+    fn it_is_told_whether_the_peer_did_not_read() {
+        for (reader_us, told) in [(40_000, "not read"), (20_000, "network")] {
+            let (mut guard, mut info) = (Guard::default(), TcpInfo::default());
+            feed(&mut guard, &mut info, 100, 10);
+            for _ in 0..IN_A_ROW {
+                info.reader_us += reader_us;
+                feed(&mut guard, &mut info, 10, 1);
+            }
+            assert!(guard.degraded && guard.cause().contains(told), "{}", guard.cause());
         }
-        for _ in 0..IN_A_ROW {
-            assert!(!guard.degraded);
-            info.reader_us += 20_000;
-            feed(&mut guard, &mut info, 10, 1);
-        }
-        assert!(guard.degraded);
     }
 
     #[test]
