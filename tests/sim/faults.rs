@@ -1,12 +1,38 @@
 //! Faults of ranks and hosts, and ranks that give up what they have called.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use hcomm::testing::Net;
 use hcomm::{Communicator, Error, Rank};
 
-use crate::SIZES;
 use crate::program::{Call, InFlight, Random, What, blamed, call, world};
+use crate::{SIZES, schedules};
+
+/// Half of the smallest share that there is: 77 to 100 of a hundred schedules of a kind test something.
+const FAIR_PERCENT: usize = 40;
+
+/// How many schedules of each kind there were, and in how many of them there was something to test: a fault may come when
+/// all have ended, and a test of what others then say would pass with nothing said.
+#[derive(Default)]
+struct Shares(RefCell<BTreeMap<String, (usize, usize)>>);
+
+impl Shares {
+    fn note(&self, kind: impl Into<String>, tested: bool) {
+        let mut shares = self.0.borrow_mut();
+        let (of, all) = shares.entry(kind.into()).or_default();
+        *of += usize::from(tested);
+        *all += 1;
+    }
+
+    fn assert_fair(&self, kind: &str) {
+        let (tested, of) = self.0.borrow().get(kind).copied().unwrap_or_default();
+        let fair = of > 0 && tested * 100 >= of * FAIR_PERCENT;
+        assert!(fair, "{kind}: only {tested} schedules of {of} tested anything");
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -18,20 +44,36 @@ enum Fault {
     Pause,
 }
 
-/// Sums in a loop until something fails, or all is done.
-async fn sums(mut comm: Communicator, mut random: Random, rounds: usize) -> Result<(), Error> {
+const FAULTS: [Fault; 5] = [Fault::Kill, Fault::Vanish, Fault::Partition, Fault::Healed, Fault::Pause];
+
+/// Sums in a loop until something fails, or all is done; says when it was done.
+async fn sums(
+    mut comm: Communicator,
+    net: Net,
+    mut random: Random,
+    rounds: usize,
+) -> Result<Duration, Error> {
     comm.set_deadline(Duration::from_secs(90));
     for _ in 0..rounds {
         let call = call(&mut random, comm.size());
         call.begin(&mut comm).end().await.map_err(|error| error.error)?;
     }
-    Ok(())
+    Ok(net.now())
 }
 
-pub fn errors_name_who_is_at_fault(seed: u64) {
+pub fn errors_name_who_is_at_fault(seeds: Range<u64>) {
+    let shares = Shares::default();
+    if schedules(seeds, |seed| errors_name_the_fault(seed, &shares)) {
+        for fault in FAULTS {
+            shares.assert_fair(&format!("{fault:?}"));
+        }
+    }
+}
+
+fn errors_name_the_fault(seed: u64, shares: &Shares) {
     let mut random = Random(seed);
     let n = random.one_of(&SIZES);
-    let fault = random.one_of(&[Fault::Kill, Fault::Vanish, Fault::Partition, Fault::Healed, Fault::Pause]);
+    let fault = random.one_of(&FAULTS);
     let victims = if matches!(fault, Fault::Partition | Fault::Healed) { 1 + random.below(n - 1) } else { 1 };
     let first = random.below(n);
     let victims: Vec<Rank> = (0..victims).map(|index| Rank(((first + index) % n) as u32)).collect();
@@ -53,10 +95,16 @@ pub fn errors_name_who_is_at_fault(seed: u64) {
     };
     let results = world(seed, n, &mut random).run(|comm, of| {
         if comm.rank() == Rank(0) {
-            tokio::spawn(net(of, victims.clone()));
+            tokio::spawn(net(of.clone(), victims.clone()));
         }
-        sums(comm, programs.clone(), 12)
+        sums(comm, of, programs.clone(), 12)
     });
+    let tested = |result: &Result<Duration, Error>| match fault {
+        Fault::Kill | Fault::Vanish | Fault::Partition => result.is_err(),
+        // Nobody may fail; but it must have come while somebody was at work.
+        Fault::Healed | Fault::Pause => result.as_ref().is_ok_and(|ended| *ended > when),
+    };
+    shares.note(format!("{fault:?}"), results.iter().flatten().any(tested));
     for (rank, result) in results.iter().enumerate() {
         let me = Rank(rank as u32);
         let Some(Err(error)) = result else { continue };
@@ -75,7 +123,16 @@ pub fn errors_name_who_is_at_fault(seed: u64) {
 }
 
 /// Ranks cancel and drop what they have called; who did not gets the result, or is told who did.
-pub fn others_survive_cancelling(seed: u64) {
+pub fn others_survive_cancelling(seeds: Range<u64>) {
+    let shares = Shares::default();
+    if schedules(seeds, |seed| others_survive(seed, &shares)) {
+        for kind in ["cancelled", "aborted", "dropped"] {
+            shares.assert_fair(kind);
+        }
+    }
+}
+
+fn others_survive(seed: u64, shares: &Shares) {
     let mut random = Random(seed);
     let n = random.one_of(&SIZES);
     let calls: Vec<Call> = (0..8).map(|_| call(&mut random, n)).collect();
@@ -87,27 +144,43 @@ pub fn others_survive_cancelling(seed: u64) {
         let (calls, fates) = (calls.clone(), fates[comm.rank().index()].clone());
         async move {
             comm.set_deadline(Duration::from_secs(60));
-            let mut errors = Vec::new();
+            let mut ends = Vec::new();
             for (call, fate) in calls.iter().zip(fates) {
                 let flying = call.begin(&mut comm);
-                errors.push(fate.befall(flying).await);
+                ends.push(fate.befall(flying).await);
             }
-            comm.barrier().await.map_err(|error| error.error).map(|_| errors)
+            comm.barrier().await.map_err(|error| error.error).map(|_| ends)
         }
     });
+    let mut all = Vec::new();
     for (rank, result) in results.iter().enumerate() {
-        let errors = result.as_ref().unwrap().as_ref();
-        let errors = errors.unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: barrier: {error}"));
-        for (index, error) in errors.iter().enumerate() {
-            let fine = match error {
-                None => true,
-                Some(Error::Cancelled { .. }) => cancelled(index, Rank(rank as u32)),
-                Some(Error::Aborted { by, .. }) => cancelled(index, *by),
-                Some(_) => false,
+        let ends = result.as_ref().unwrap().as_ref();
+        let ends = ends.unwrap_or_else(|error| panic!("seed {seed}: rank {rank}: barrier: {error}"));
+        for (index, end) in ends.iter().enumerate() {
+            let fine = match end {
+                Ok(_) => true,
+                Err(Error::Cancelled { .. }) => cancelled(index, Rank(rank as u32)),
+                Err(Error::Aborted { by, .. }) => cancelled(index, *by),
+                Err(_) => false,
             };
-            assert!(fine, "seed {seed}: rank {rank} in {:?}: {error:?}", calls[index]);
+            assert!(fine, "seed {seed}: rank {rank} in {:?}: {end:?}", calls[index]);
+            all.push(end);
         }
     }
+    let any = |of: fn(&End) -> bool| all.iter().any(|end| of(end));
+    shares.note("cancelled", any(|end| matches!(end, Err(Error::Cancelled { .. }))));
+    shares.note("aborted", any(|end| matches!(end, Err(Error::Aborted { .. }))));
+    shares.note("dropped", any(|end| matches!(end, Ok(Fine::Dropped))));
+}
+
+/// How a call ended for who made it.
+type End = Result<Fine, Error>;
+
+#[derive(Debug)]
+enum Fine {
+    Done,
+    /// Let go of before it was done.
+    Dropped,
 }
 
 /// What a rank does with a call of its own.
@@ -130,18 +203,19 @@ impl Fate {
         }
     }
 
-    async fn befall(self, flying: InFlight) -> Option<Error> {
-        match self {
-            Fate::Await => flying.end().await.err().map(|error| error.error),
+    async fn befall(self, flying: InFlight) -> End {
+        let end = match self {
+            Fate::Await => flying.end().await,
             Fate::Cancel(after) => {
                 tokio::time::sleep(after).await;
                 flying.operation.cancel();
-                flying.end().await.err().map(|error| error.error)
+                flying.end().await
             }
             Fate::Drop(after) => {
-                let _ = tokio::time::timeout(after, flying.end()).await;
-                None
+                let ended = tokio::time::timeout(after, flying.end()).await;
+                return Ok(if ended.is_ok() { Fine::Done } else { Fine::Dropped });
             }
-        }
+        };
+        end.map(|_| Fine::Done).map_err(|error| error.error)
     }
 }
