@@ -3,6 +3,8 @@
 //! `HCOMM_SIM_SEED=n` runs that schedule of every test and no other, `HCOMM_SIM_SEED=n..m` those from n on to before m.
 
 mod common;
+#[path = "sim/deadlines.rs"]
+mod deadlines;
 #[path = "sim/faults.rs"]
 mod faults;
 #[path = "sim/program.rs"]
