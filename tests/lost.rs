@@ -213,7 +213,9 @@ fn told_of_a_kill(n: usize, count: usize) -> Duration {
             assert!(error.contains(&format!("rank {victim} ({named}) is lost")), "rank {rank}: {full}");
             open -= 1;
         } else {
-            assert!(rank == victim || said == "running", "rank {rank} says: {said}");
+            // One may have ended before another is told.
+            let besides = said == "running" || said.starts_with("gave back");
+            assert!(rank == victim || besides, "rank {rank} says: {said}");
         }
     }
     world.end(Some(victim));
