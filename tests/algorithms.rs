@@ -66,6 +66,23 @@ fn every_algorithm_is_right_in_some_worlds() {
     }
 }
 
+/// As much as goes without being asked for, and as much as a frame holds or is reduced at a time: exactly that, one element
+/// less and more, and one more than that for each rank.
+#[test]
+fn every_algorithm_is_right_around_the_size_of_a_frame() {
+    /// Elements of an eager message of 64 KiB at most, and of a frame's payload of 128 KiB.
+    const EAGER: usize = (64 << 10) / size_of::<u64>();
+    const FRAME: usize = 2 * EAGER;
+    for link in LINKS {
+        for n in [2, 3] {
+            let mut counts = vec![EAGER, EAGER + 1, FRAME - 1, FRAME, FRAME + 1];
+            // Once: it takes the most time.
+            counts.extend((n == 2).then_some(2 * FRAME * n + 1));
+            world(link, n, move |mut comm| all_algorithms(&mut comm, &counts, &format!("{link:?} n {n}")));
+        }
+    }
+}
+
 #[test]
 #[ignore = "takes a minute"]
 fn every_algorithm_is_right_in_worlds_up_to_seventeen() {

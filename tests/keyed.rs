@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::{LINKS, Random, assert_usable, class, world};
@@ -39,6 +40,53 @@ fn each_rank_has_its_own_order_of_keys() {
             }
             assert_usable(&mut comm);
             comm.close().wait().unwrap();
+        });
+    }
+}
+
+/// Each rank calls the same names in an order of its own; then one leaves one of them out.
+#[test]
+fn a_name_that_one_rank_leaves_out_is_told_with_that_rank_and_the_others_go_on() {
+    /// Long enough to be asked, and to answer.
+    const LIMIT: Duration = Duration::from_secs(2);
+    const NAMES: [&str; 3] = ["embedding", "attention", "head"];
+    fn begin(comm: &Communicator, name: &str) -> Operation<Vec<u32>> {
+        comm.keyed(name).unwrap().all_reduce(vec![name.len() as u32; 1000], ReduceOp::Sum)
+    }
+    for link in LINKS {
+        let given_up = Arc::new(Barrier::new(3));
+        world(link, 3, move |mut comm| {
+            let me = comm.rank();
+            let mut names = NAMES;
+            names.rotate_left(me.index());
+            let begun = names.map(|name| (name, begin(&comm, name)));
+            for (name, sum) in begun {
+                assert!(
+                    sum.wait().unwrap() == vec![3 * name.len() as u32; 1000],
+                    "{link:?} rank {me}: {name}"
+                );
+            }
+            let called = names.into_iter().filter(|name| me != Rank(2) || *name != "attention");
+            let begun: Vec<_> = called.map(|name| (name, begin(&comm, name))).collect();
+            for (name, sum) in begun {
+                if name != "attention" {
+                    assert!(sum.wait().unwrap() == vec![3 * name.len() as u32; 1000], "{link:?} rank {me}");
+                    continue;
+                }
+                let error = sum.timeout(LIMIT).wait().unwrap_err().error;
+                let Error::Deadline(report) = &error else { panic!("{link:?} rank {me}: {error}") };
+                assert_eq!(report.late, [Rank(2)], "{link:?} rank {me}: {error}");
+                assert_eq!(report.communicator, "world[\"attention\"]", "{link:?} rank {me}: {error}");
+                let cause = "waits on key \"attention\", rank 2 has not called it for #1";
+                assert!(report.cause.contains(cause), "{link:?} rank {me}: {error}");
+            }
+            given_up.wait();
+            if me == Rank(2) {
+                let error = begin(&comm, "attention").wait().unwrap_err().error;
+                assert_eq!(class(&error), "aborted", "{link:?}: {error}");
+            }
+            assert!(begin(&comm, "attention").wait().unwrap() == vec![27; 1000], "{link:?} rank {me}");
+            assert_usable(&mut comm);
         });
     }
 }

@@ -213,22 +213,25 @@ fn told_of_a_kill(n: usize, count: usize) -> Duration {
             assert!(error.contains(&format!("rank {victim} ({named}) is lost")), "rank {rank}: {full}");
             open -= 1;
         } else {
-            assert!(rank == victim || said == "running", "rank {rank} says: {said}");
+            // One may have ended before another is told.
+            let besides = said == "running" || said.starts_with("gave back");
+            assert!(rank == victim || besides, "rank {rank} says: {said}");
         }
     }
     world.end(Some(victim));
     last
 }
 
-/// The best of some, since a machine may be busy with something else.
+/// The one in the middle, since a machine may be busy with something else.
 #[test]
 fn survivors_are_told_of_a_kill_at_once_and_on_which_host() {
     /// From the kill on, for a process that has less than a GiB of memory: the system frees that first.
     const LIMIT: Duration = Duration::from_millis(200);
     for count in [2usize, 1 << 20] {
-        let times: Vec<Duration> = (0..5).map(|time| told_of_a_kill(2 + time % 3, count)).collect();
+        let mut times: Vec<Duration> = (0..5).map(|time| told_of_a_kill(2 + time % 3, count)).collect();
         say(&format!("{count} elements: the last survivor was told after {times:.0?}"));
-        assert!(times.iter().any(|time| *time <= LIMIT), "{count} elements: after {times:?}");
+        times.sort_unstable();
+        assert!(times[times.len() / 2] <= LIMIT, "{count} elements: after {times:?}");
     }
 }
 

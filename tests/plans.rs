@@ -221,18 +221,26 @@ const MUTANTS: usize = 1000;
 
 #[test]
 fn mutants_that_must_break_a_plan_are_refused() {
-    let mut random = Random::new(17);
+    refused(17, MUTANTS, |random| 2 + random.below(7) as u32);
+}
+
+/// Fewer, since each takes longer.
+#[test]
+fn mutants_of_plans_of_many_ranks_are_refused_too() {
+    const RANKS: [u32; 8] = [9, 12, 16, 17, 31, 33, 47, 64];
+    refused(19, MUTANTS / 10, |random| RANKS[random.below(RANKS.len())]);
+}
+
+fn refused(seed: u64, mutants: usize, ranks: impl Fn(&mut Random) -> u32) {
+    let mut random = Random::new(seed);
     let mut tried = 0;
-    while tried < MUTANTS {
-        let plan = some_plan(&mut random);
+    while tried < mutants {
+        let n = ranks(&mut random);
+        let plan = some_plan(n, &mut random);
         let Some((kind, mutant)) = mutate::fatal(&plan, &mut random) else { continue };
         tried += 1;
         if verify(mutant.clone()).is_ok() {
-            panic!(
-                "mutant {tried} ({kind:?}) of {} on {} ranks passes: {mutant:#?}",
-                plan.algorithm,
-                plan.ranks.len()
-            );
+            panic!("mutant {tried} ({kind:?}) of {} on {n} ranks passes: {mutant:#?}", plan.algorithm);
         }
     }
 }
@@ -242,7 +250,7 @@ fn mutants_that_pass_compute_the_same_in_any_order_of_events() {
     let mut random = Random::new(4711);
     let (mut refused, mut passed) = (0, 0);
     while refused + passed < MUTANTS {
-        let plan = some_plan(&mut random);
+        let plan = some_plan(2 + random.below(7) as u32, &mut random);
         let Some((kind, mutant)) = mutate::any(&plan, &mut random) else { continue };
         let n = plan.ranks.len();
         match verify(mutant) {
@@ -279,8 +287,7 @@ fn same_bits(plan: &VerifiedPlan, count: usize, random: &mut Random) {
     }
 }
 
-fn some_plan(random: &mut Random) -> hcomm::path::Plan {
-    let n = 2 + random.below(7) as u32;
+fn some_plan(n: u32, random: &mut Random) -> hcomm::path::Plan {
     let all: Vec<_> = supported(n).collect();
     let (algorithm, collective) = all[random.below(all.len())];
     build(algorithm, collective, n).unwrap()

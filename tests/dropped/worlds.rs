@@ -3,9 +3,12 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use hcomm::{Communicator, OpError, Rank, ReduceOp};
+use hcomm::path::{self, Algorithm, Collective, VerifiedPlan};
+use hcomm::{Communicator, Error, OpError, Rank, ReduceOp};
 use tokio::runtime::Runtime;
 
 use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
@@ -75,7 +78,7 @@ impl Turn<'_> {
 type Act = fn(&mut Communicator, &Turn);
 
 /// Everything that can be dropped, on a communicator that goes on.
-const ACTS: [(&str, Act); 10] = [
+const ACTS: [(&str, Act); 14] = [
     ("all_reduce", |comm, turn| {
         let n = comm.size() as u32;
         turn.all(turn.of(comm.all_reduce(vec![3u32; turn.count], ReduceOp::Sum)), 3 * n);
@@ -120,6 +123,35 @@ const ACTS: [(&str, Act); 10] = [
         assert_usable(comm);
         assert!(data.iter().all(|of| *of == 77), "{}: written afterwards", turn.context);
     }),
+    ("prepared", |comm, turn| {
+        let n = comm.size() as u32;
+        let sum = comm.prepare_all_reduce(turn.count, ReduceOp::Sum).unwrap();
+        turn.all(turn.of(sum.run(comm, vec![3u32; turn.count])), 3 * n);
+        turn.all(turn.of(sum.run(comm, vec![4u32; turn.count])), 4 * n);
+    }),
+    ("urgent and bulk", |comm, turn| {
+        let n = comm.size() as u32;
+        let bulk = comm.bulk().all_reduce(vec![1u32; turn.count], ReduceOp::Sum);
+        let urgent = comm.urgent().all_reduce(vec![2u32; turn.count], ReduceOp::Sum);
+        turn.all(turn.of(urgent), 2 * n);
+        turn.all(turn.of(bulk), n);
+    }),
+    ("with a plan", |comm, turn| {
+        let n = comm.size() as u32;
+        for algorithm in [Algorithm::FlatTree, Algorithm::Ring] {
+            let sum = comm.with_plan(&plan(algorithm, n)).all_reduce(vec![3u32; turn.count], ReduceOp::Sum);
+            turn.all(turn.of(sum), 3 * n);
+        }
+    }),
+    ("split and dup under a limit", |comm, turn| {
+        let (me, n) = (comm.rank().index(), comm.size());
+        if let Some(part) = turn.of(comm.split(Some(me as u32 % 2), 0).timeout(GENEROUS)) {
+            assert_eq!(part.unwrap().unwrap().size(), (n + 1 - me % 2) / 2, "{}", turn.context);
+        }
+        if let Some(copy) = turn.of(comm.dup().timeout(GENEROUS)) {
+            assert_eq!(copy.unwrap().size(), n, "{}", turn.context);
+        }
+    }),
     ("messages around", |comm, turn| messages(comm, turn, false)),
     ("borrowed messages around", |comm, turn| messages(comm, turn, true)),
     ("given up", |comm, turn| {
@@ -136,6 +168,10 @@ const ACTS: [(&str, Act); 10] = [
         }
     }),
 ];
+
+fn plan(algorithm: Algorithm, n: u32) -> Arc<VerifiedPlan> {
+    Arc::new(path::verify(path::build(algorithm, Collective::AllReduce, n).unwrap()).unwrap())
+}
 
 /// From each to the next: what is dropped arrives, and takes its message.
 fn messages(comm: &mut Communicator, turn: &Turn, borrowed: bool) {
@@ -218,13 +254,74 @@ fn a_dropped_rebuild_goes_on_with_the_next() {
                         if gone == Some(me) {
                             return;
                         }
-                        let first = (me % 2 == 0).then(|| dropped(&runtime, comm.rebuild(), polls));
+                        let first = (me % 2 == 0).then(|| match comm.rebuild() {
+                            limited if me % 4 == 0 => dropped(&runtime, limited.timeout(GENEROUS), polls),
+                            rebuild => dropped(&runtime, rebuild, polls),
+                        });
                         let rebuilt = first.flatten().unwrap_or_else(|| runtime.block_on(comm.rebuild()));
                         let mut rebuilt = rebuilt.unwrap_or_else(|error| panic!("{context}: {error}"));
                         assert_eq!(rebuilt.size(), n - usize::from(gone.is_some()), "{context}");
                         assert_usable(&mut rebuilt);
                     });
                 }
+            }
+        }
+    }
+}
+
+/// Who drops it has no part in the new communicator: the others are told so there, and all go on in the former one.
+#[test]
+fn a_dropped_split_leaves_the_parent_usable_to_three() {
+    /// Long enough to have heard of each other.
+    const LIMIT: Duration = Duration::from_millis(300);
+    for link in LINKS {
+        world(link, 3, move |mut comm| {
+            let (me, runtime) = (comm.rank(), runtime());
+            for (time, polls) in FEW_POLLS.into_iter().enumerate() {
+                let gone = Rank(time as u32 % 3);
+                let context = format!("{link:?} {polls} polls, rank {gone} drops: rank {me}");
+                let (split, copy) = (comm.split(Some(1), 0).timeout(GENEROUS), comm.dup().timeout(GENEROUS));
+                if me == gone {
+                    drop((dropped(&runtime, split, polls), dropped(&runtime, copy, polls)));
+                } else {
+                    let split = runtime.block_on(split).unwrap().unwrap();
+                    let mut both = [split, runtime.block_on(copy).unwrap()];
+                    let calls = both.each_mut().map(|child| child.barrier().timeout(LIMIT));
+                    for call in calls {
+                        let error = runtime.block_on(call).unwrap_err().error;
+                        assert!(
+                            matches!(error, Error::Deadline(_) | Error::Left { .. }),
+                            "{context}: {error}"
+                        );
+                        assert!(error.blamed().contains(&gone), "{context}: {error}");
+                    }
+                }
+                assert_usable(&mut comm);
+            }
+            super::assert_nothing_staged(&comm);
+        });
+    }
+}
+
+/// Who drops it leaves at once; the others leave in order all the same.
+#[test]
+fn a_dropped_close_holds_up_none_of_three() {
+    for link in LINKS {
+        for polls in 0..super::POLLS_MAX {
+            for limited in [false, true] {
+                world(link, 3, move |mut comm| {
+                    assert_usable(&mut comm);
+                    let (me, runtime) = (comm.rank().index(), runtime());
+                    // Now and then all but one.
+                    let drops = (me == polls % 3) != (polls % 4 == 3);
+                    let close = comm.close();
+                    let close = if limited { close.timeout(GENEROUS) } else { close };
+                    let closed =
+                        if drops { dropped(&runtime, close, polls) } else { Some(runtime.block_on(close)) };
+                    if let Some(Err(error)) = closed {
+                        panic!("{link:?} {polls} polls, limited {limited}: rank {me}: {error}");
+                    }
+                });
             }
         }
     }

@@ -21,13 +21,15 @@ pub enum Kind {
     DoubleSource,
     SwapSources,
     FlipFinish,
+    SwapDependent,
     OtherSpace,
     AddDependency,
 }
 
 /// No built-in plan survives these: each touches an end of a message or what a result is made of, and no plan has a
-/// dependency that it does not need.
-const FATAL: [Kind; 10] = [
+/// dependency that it does not need. So two steps of which one waits for the other never do the same in the other order: one
+/// sends or sums what the other has made, or makes what the other still lends.
+const FATAL: [Kind; 11] = [
     Kind::DropDependencies,
     Kind::DropDependency,
     Kind::DropStep,
@@ -38,6 +40,7 @@ const FATAL: [Kind; 10] = [
     Kind::DropSource,
     Kind::DoubleSource,
     Kind::FlipFinish,
+    Kind::SwapDependent,
 ];
 
 /// These may leave a plan right: where two steps are swapped that wait for the same, each does the other's work, and the
@@ -75,6 +78,11 @@ fn mutate(plan: &Plan, kind: Kind, random: &mut Random) -> Option<(Kind, Plan)> 
             let (one, two) = (steps[step].action.clone(), steps[other].action.clone());
             (steps[step].action, steps[other].action) = (two, one);
         }
+        Kind::SwapDependent => {
+            let after = &plan.ranks[rank].steps[step].after;
+            let on = (!after.is_empty()).then(|| after[random.below(after.len())])?;
+            swap_dependent(&mut mutant, rank, on, step);
+        }
         Kind::AddDependency => {
             let on = (step > 0).then(|| random.below(step))? as u16;
             mutant.ranks[rank].steps[step].after.push(After::Whole(on));
@@ -95,6 +103,28 @@ fn drop_step(plan: &mut Plan, rank: usize, step: usize) {
                 After::Stream(on) if on as usize > step => After::Stream(on - 1),
                 After::Whole(on) if on as usize > step => After::Whole(on - 1),
                 same => same,
+            };
+        }
+    }
+}
+
+/// The step and the one that it waits for change places, and which of them waits for the other.
+fn swap_dependent(plan: &mut Plan, rank: usize, on: After, step: usize) {
+    let (first, steps) = (on.step() as usize, &mut plan.ranks[rank].steps);
+    steps[step].after.retain(|after| *after != on);
+    steps.swap(first, step);
+    steps[step].after.push(on);
+    for later in &mut steps[step + 1..] {
+        for after in &mut later.after {
+            let number = match after.step() as usize {
+                number if number == first => step,
+                number if number == step => first,
+                number => number,
+            } as u16;
+            *after = match *after {
+                After::Stream(_) => After::Stream(number),
+                After::Whole(_) => After::Whole(number),
+                other => other,
             };
         }
     }

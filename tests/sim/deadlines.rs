@@ -1,0 +1,116 @@
+//! When a deadline comes, in simulated time, and when the others learn of it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use hcomm::testing::World;
+use hcomm::{Error, Rank};
+
+use crate::program::{Call, Random};
+use crate::{SIZES, collective, schedules};
+
+/// How much later than its limit a deadline may come: simulated time passes in steps of a millisecond, and the service,
+/// which looks after deadlines, lets users go first.
+const LATE_MAX: Duration = Duration::from_millis(2);
+
+/// Datagrams until a rank knows that another one has given up, where none is lost.
+const HOPS: u32 = 2;
+
+/// A call of a rank: when it began and ended, by the world's time, and how.
+struct Ended {
+    begun: Duration,
+    at: Duration,
+    error: Option<Error>,
+}
+
+/// What all but one rank call, each with a limit of its own.
+struct Missed {
+    call: Call,
+    late: Rank,
+    limits: Vec<Duration>,
+    /// Whether the limit is that of this call alone, or the communicator's.
+    single: bool,
+}
+
+impl Missed {
+    fn draw(random: &mut Random, n: usize) -> Missed {
+        let single = random.below(2) == 0;
+        let limit = |random: &mut Random| match Duration::from_millis(20) + random.millis(400) {
+            limit if single => Duration::from_millis(limit.as_millis() as u64),
+            limit => limit,
+        };
+        Missed {
+            call: collective(random, n),
+            late: Rank(random.below(n) as u32),
+            limits: (0..n).map(|_| limit(random)).collect(),
+            single,
+        }
+    }
+
+    fn run(&self, world: World) -> Vec<Ended> {
+        let ended = world.run(|mut comm, net| async move {
+            comm.barrier().await.unwrap();
+            let (me, begun) = (comm.rank(), net.now());
+            if me == self.late {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                return Ended { begun, at: begun, error: None };
+            }
+            let limit = self.limits[me.index()];
+            if !self.single {
+                comm.set_deadline(limit);
+            }
+            let mut call = self.call.begin(&mut comm);
+            if self.single {
+                call.operation = call.operation.timeout(limit);
+            }
+            let error = call.end().await.err().map(|error| error.error);
+            let at = net.now();
+            // Nobody leaves before all have given up.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ended { begun, at, error }
+        });
+        ended.into_iter().flatten().collect()
+    }
+}
+
+/// Not early, not late, and told at once: who reaches his own limit first gives up for all.
+#[test]
+fn a_deadline_comes_when_its_time_is_over_and_the_others_are_told_at_once() {
+    let (expired, told) = (Cell::new(0), Cell::new(0));
+    let all = schedules(0..60, |seed| {
+        let mut random = Random(seed);
+        let n = random.one_of(&SIZES);
+        let hop_max = Duration::from_millis(1 + random.below(30) as u64);
+        let missed = Missed::draw(&mut random, n);
+        let ended = missed.run(World::new(n).seed(seed).delay(Duration::ZERO..hop_max));
+        let own = |rank: usize| match &ended[rank].error {
+            Some(Error::Deadline(report)) => report.rank.index() == rank,
+            _ => false,
+        };
+        let first = (0..n).filter(|rank| own(*rank)).map(|rank| ended[rank].at).min();
+        for (rank, Ended { begun, at, error }) in ended.iter().enumerate() {
+            // Who needs nothing of the late one can end.
+            let Some(error) = error else { continue };
+            let (limit, single) = (missed.limits[rank], missed.single);
+            let says = format!(
+                "seed {seed}: {:?}, rank {rank} of {n}, from {begun:?} to {at:?}, limit {limit:?} ({single}): {error}",
+                missed.call
+            );
+            if own(rank) {
+                assert!(*at >= *begun + limit && *at <= *begun + limit + LATE_MAX, "{says}");
+                expired.set(expired.get() + 1);
+            } else {
+                let first = first.unwrap_or_else(|| panic!("{says}: nobody has given up"));
+                assert!(
+                    *at >= first && *at <= first + HOPS * hop_max + LATE_MAX,
+                    "{says}; first at {first:?}"
+                );
+                told.set(told.get() + 1);
+            }
+        }
+    });
+    if all {
+        // Half of those that there are.
+        assert!(expired.get() >= 30 && told.get() >= 80, "{expired:?} expired, {told:?} were told");
+    }
+}
