@@ -62,6 +62,17 @@ fn ranks_get_their_environment() {
     }
 }
 
+/// As options may be written, and without `--`: from the program on, they are its own.
+#[test]
+fn the_number_may_be_attached_and_the_program_keeps_its_options() {
+    let script = ["sh", "-c", "echo $WORLD_SIZE \"$@\"", "-n9", "--keepgoing", "-x", "--", "-n", "3"];
+    for number in [&["-n1"][..], &["-n=1"], &["--ranks=1"], &["-n", "1"], &["-n1", "--"], &["-n=1", "--"]] {
+        let output = hcomm(&[&["run"], number, &script].concat());
+        assert!(output.status.success(), "{number:?}: {output:?}");
+        assert_eq!(stdout(&output), "[0] 1 --keepgoing -x -- -n 3\n", "{number:?}");
+    }
+}
+
 #[test]
 fn ranks_share_one_meeting_place_that_is_removed() {
     let text = stdout(&sh("2", "echo $HCOMM_RENDEZVOUS $HCOMM_TOKEN"));

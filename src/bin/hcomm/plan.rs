@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::RangedU64ValueParser;
 use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw, verify};
 use hcomm::{DType, Rank};
 
@@ -37,7 +36,7 @@ pub struct Args {
     #[arg(value_parser = names::planned(), value_name = "OP")]
     kind: Kind,
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
     ranks: u32,
     /// The algorithm; without, the one that would be chosen for ranks on this machine
     #[arg(long, value_parser = names::algorithm())]
@@ -46,19 +45,19 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Link::Tcp)]
     link: Link,
     /// Elements of the whole vector; without, 1000, or the next number that has equal parts where OP needs them
-    #[arg(long, value_name = "C", value_parser = names::size)]
+    #[arg(long, value_name = "C", value_parser = names::size, allow_negative_numbers = true)]
     count: Option<usize>,
     /// Element type; the choice of an algorithm depends on bytes
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
     /// Whose vector a broadcast gives to all [default: 0]
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = names::number(0, RANKS_MAX as u32 - 1), allow_negative_numbers = true)]
     root: Option<u32>,
     /// Draws it into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Into how many chunks the picture cuts each step
-    #[arg(long, default_value_t = 4, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_name = "K", value_parser = names::number(1, 64), allow_negative_numbers = true)]
     chunks: u32,
 }
 

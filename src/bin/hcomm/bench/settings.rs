@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hcomm::path::{Algorithm, RANKS_MAX};
+use hcomm::path::Algorithm;
 use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
@@ -54,16 +54,16 @@ pub struct Args {
     #[arg(value_enum, value_name = "OP")]
     kind: Kind,
     /// How many ranks [default: 2, or what the launcher says]
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX as i64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
     ranks: Option<u32>,
     /// Smallest size
-    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size)]
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size, allow_negative_numbers = true)]
     begin: usize,
     /// Largest size: those beyond it are left out
-    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size)]
+    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size, allow_negative_numbers = true)]
     end: usize,
     /// From one size to the next
-    #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = names::number(2, u32::MAX), allow_negative_numbers = true)]
     factor: u32,
     /// What connects the ranks
     #[arg(long, value_enum, default_value_t = Link::Tcp)]
@@ -78,11 +78,11 @@ pub struct Args {
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
     /// So many iterations per size, whatever the time
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = names::number(1, u32::MAX), allow_negative_numbers = true)]
     iters: Option<u32>,
     /// About as many iterations per size as take so long, from 7 to 20000
-    #[arg(long, default_value_t = 0.4, value_name = "S")]
-    seconds: f64,
+    #[arg(long, default_value = "0.4", value_name = "S", value_parser = names::seconds, allow_negative_numbers = true)]
+    seconds: Duration,
     /// Compares results also between iterations
     #[arg(long)]
     check: bool,
@@ -133,9 +133,6 @@ impl Settings {
         {
             return usage(format!("--op {op}: {kind} reduces nothing"));
         }
-        let Ok(duration) = Duration::try_from_secs_f64(args.seconds) else {
-            return usage(format!("--seconds {} is no time", args.seconds));
-        };
         if let Some(path) = &args.json
             && let Err(error) = OpenOptions::new().create(true).append(true).open(path)
         {
@@ -163,7 +160,7 @@ impl Settings {
             sizes: [args.begin, args.end],
             factor: args.factor as usize,
             iters: args.iters.map(|iters| iters as usize),
-            duration,
+            duration: args.seconds,
         })
     }
 
