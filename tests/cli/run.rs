@@ -149,6 +149,24 @@ fn a_rank_that_is_killed_gives_128_and_the_signal() {
     assert_eq!(stderr(&output), "hcomm: rank 1 was killed by signal 9 (SIGKILL)\n");
 }
 
+/// Rank 2 leaves early and without an error, and the others fail for it.
+#[test]
+fn who_had_ended_well_before_is_named() {
+    let file = scratch("early");
+    let script = format!(
+        "if [ $RANK = 2 ]; then echo $$ > {0}; exit 0; fi
+        until [ -s {0} ] && ! kill -0 $(cat {0}) 2>/dev/null; do sleep 0.01; done
+        if [ $RANK = 0 ]; then sleep 0.3; fi; exit 1",
+        file.display()
+    );
+    let output = sh("3", &script);
+    fs::remove_file(file).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = "hcomm: rank 1 exited with code 1\nhcomm: rank 2 had exited with code 0 before\n\
+                hcomm: rank 0 exited with code 1\n";
+    assert_eq!(stderr(&output), told);
+}
+
 /// The others outlive the time that they would have otherwise.
 #[test]
 fn the_others_go_on_if_asked() {

@@ -34,7 +34,8 @@ failed all the same, also if the others end well. Whatever a rank has started en
 
 The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. As ends may be \
 seen in another order, a rank that panicked (101) or was killed goes before those that exited with 1 up to 2 s earlier. \
-If this command itself is killed, a guard process of its own ends the ranks.
+If this command itself is killed, a guard process of its own ends the ranks. Ranks that had ended with 0 before the \
+first that failed are named with it: who leaves too early lets others down.
 
 Examples:
   hcomm run -n 4 -- ./train --epochs 3
