@@ -97,8 +97,17 @@ fn the_chosen_one_depends_on_the_link() {
 fn where_no_operation_has_failed_it_says_where_errors_are() {
     let file = scratch("empty.jsonl");
     std::fs::write(&file, "").unwrap();
-    let told = stderr(&hcomm(&["why", file.to_str().unwrap()]));
-    assert!(told.contains("has no report in it: no operation has failed; errors of set-up"), "{told}");
+    let path = file.to_str().unwrap();
+    let output = hcomm(&["why", path]);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.starts_with(&format!("hcomm: no report in {path}: operations write one that fail by")),
+        "{told}"
+    );
+    assert!(told.contains("Errors of set-up") && told.contains("in the output of the ranks only"), "{told}");
+    let told = stderr(&command(&["why", path, "-"]).stdin(Stdio::null()).output().unwrap());
+    assert!(told.starts_with(&format!("hcomm: no report in {path}, standard input: ")), "{told}");
     std::fs::remove_file(file).unwrap();
 }
 
@@ -139,6 +148,24 @@ fn reports_come_from_standard_input_too() {
     child.stdin.take().unwrap().write_all(reports.to_string().as_bytes()).unwrap();
     let text = stdout(&child.wait_with_output().unwrap());
     assert!(text.contains("- do the tags differ?"), "{text}");
+}
+
+/// Each rank has written its own, as on machines of their own.
+#[test]
+fn several_files_are_read_in_order() {
+    let files = ["one.jsonl", "other.jsonl"].map(scratch);
+    for (rank, file) in (0..).zip(&files) {
+        std::fs::write(file, serde_json::to_string(&report(rank, "")).unwrap() + "\nnonsense").unwrap();
+    }
+    let [one, other] = files.each_ref().map(|file| file.to_str().unwrap());
+    let output = hcomm(&["why", one, other]);
+    let (text, told) = (stdout(&output), stderr(&output));
+    assert!(text.contains("rank 0 has waited 12.3s") && text.contains("rank 1 has waited 12.3s"), "{text}");
+    let each = [one, other].map(|file| format!("hcomm: {file}: line 2 is no JSON: nonsense\n"));
+    assert_eq!(told, each.concat());
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
 }
 
 #[test]
