@@ -196,6 +196,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("bench broadcast --algorithm ring", "ring has no broadcast"),
         ("bench send_recv --algorithm ring", "send_recv has no algorithm"),
         ("bench all_reduce --json /nonexistent/file", "can't write /nonexistent/file"),
+        ("plan all_reduce -n 2 --svg /nonexistent/file", "can't write /nonexistent/file"),
         ("plan all_reduce -n 3 --root 1", "--root is for broadcast: all_reduce has none"),
         ("run -n 65 true", "not a whole number from 1 to 64"),
         ("run -n 0 true", "not a whole number from 1 to 64"),
@@ -212,6 +213,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {told}");
         assert!(told.starts_with("hcomm: ") && told.contains(part), "{arguments}: {told}");
+        assert_eq!(stdout(&output), "", "{arguments}");
         assert!(!told.contains("panicked"), "{told}");
     }
 }
@@ -262,6 +264,10 @@ fn help_has_examples() {
         let text = prints(command);
         assert!(text.contains("Examples:\n  ") && text.contains("hcomm "), "{text}");
         assert!(!text.contains("__guard"), "{text}");
+    }
+    let text = prints(&["plan", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    for word in ["#0 of 1 ", "scratch 0 ", "finish ", "place #0 of 1 ", "fewer than a granule"] {
+        assert!(text.contains(word), "{word}: {text}");
     }
     assert!(prints(&["--version"]).starts_with("hcomm 0."));
     assert_eq!(hcomm(&[]).status.code(), Some(2));

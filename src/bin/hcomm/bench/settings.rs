@@ -1,13 +1,12 @@
 //! What is measured, from the arguments.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hcomm::path::Algorithm;
 use hcomm::{DType, ReduceOp};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, writable};
 use crate::names::{self, Kind, Link, counted};
 use crate::plan::possible;
 
@@ -149,11 +148,7 @@ impl Settings {
         {
             return usage(format!("--op {op}: {kind} reduces nothing"));
         }
-        if let Some(path) = &args.json
-            && let Err(error) = OpenOptions::new().create(true).append(true).open(path)
-        {
-            return usage(format!("can't write {}: {error}", path.display()));
-        }
+        args.json.as_deref().map_or(Ok(()), writable)?;
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
             if kind == Kind::Barrier {
