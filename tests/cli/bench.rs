@@ -143,11 +143,13 @@ fn what_can_not_be_measured_is_rounded_and_told_but_never_beyond_the_largest() {
         ("barrier --dtype f64", "--dtype: a barrier moves no data"),
     ] {
         for link in ["memory", "tcp"] {
-            let all = format!("bench {arguments} --link {link}");
+            let file = scratch("refused.json");
+            let all = format!("bench {arguments} --link {link} --json {}", file.display());
             let output = hcomm(&all.split(' ').collect::<Vec<_>>());
             assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{output:?}");
             assert!(stderr(&output).contains(part), "{output:?}");
             assert_eq!(stderr(&output).matches("hcomm: ").count(), 1, "{output:?}");
+            assert!(!file.exists(), "{arguments}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub use settings::Args;
 use settings::Settings;
 use table::Table;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, writable};
 use crate::names::{Link, counted};
 use crate::progress::Progress;
 use crate::run::{Output, World, launch};
@@ -34,6 +34,8 @@ pub fn run(args: &Args) -> Outcome {
         // Before ranks start, so that it is told once.
         settings.counts()?;
     }
+    // Last, so that what is refused leaves no empty file.
+    settings.json.as_deref().map_or(Ok(()), writable)?;
     match settings.link {
         Link::Memory if launched => alone(&settings),
         Link::Memory => memory(&settings),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hcomm::path::Algorithm;
 use hcomm::{DType, ReduceOp};
 
-use crate::failure::{Failure, writable};
+use crate::failure::Failure;
 use crate::names::{self, Kind, Link, counted};
 use crate::plan::possible;
 
@@ -148,7 +148,6 @@ impl Settings {
         {
             return usage(format!("--op {op}: {kind} reduces nothing"));
         }
-        args.json.as_deref().map_or(Ok(()), writable)?;
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
             if kind == Kind::Barrier {
