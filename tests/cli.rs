@@ -7,6 +7,8 @@ mod bench;
 mod look;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/why.rs"]
+mod why;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -11,8 +11,11 @@ fn measured(link: &str) {
     for operation in OPERATIONS {
         let file = scratch(&format!("{link}-{operation}.json"));
         let path = file.to_str().unwrap();
-        let arguments = ["bench", operation, "-n", "3", "-b", "8", "-e", "4K", "-f", "8", "--link", link];
-        let text = prints(&[&arguments[..], &["--seconds", "0.01", "--check", "--json", path]].concat());
+        // A barrier has none.
+        let sizes = if operation == "barrier" { &[][..] } else { &["-b", "8", "-e", "4K", "-f", "8"] };
+        let arguments = ["bench", operation, "-n", "3", "--link", link];
+        let more = ["--seconds", "0.01", "--check", "--json", path];
+        let text = prints(&[&arguments[..], sizes, &more].concat());
         assert!(text.contains("# 0 wrong: every element right"), "{text}");
         let points: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         assert_eq!(points.len(), if operation == "barrier" { 1 } else { 4 }, "{text}");
@@ -100,6 +103,69 @@ fn under_a_launcher() {
 }
 
 #[test]
+fn threads_of_one_process_are_no_ranks_of_a_launcher() {
+    let bench = ["--", HCOMM, "bench", "all_reduce", "--link", "memory", "-e", "8", "--iters", "7"];
+    let output = hcomm(&[&["run", "-n", "2"], &bench[..]].concat());
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{output:?}");
+    assert!(stderr(&output).contains("but the launcher has started 2 ranks: leave --link out"), "{output:?}");
+    let text = prints(&[&["run", "-n", "1"], &bench[..]].concat());
+    assert!(text.contains("# 0 wrong"), "{text}");
+}
+
+/// Bytes of each size, and the line that tells of others that were asked for.
+fn sizes(arguments: &str) -> (Vec<u64>, Option<String>) {
+    let all = format!("bench {arguments} --link memory --iters 1");
+    let text = prints(&all.split(' ').collect::<Vec<_>>());
+    let rows = text.lines().filter(|line| !line.starts_with('#'));
+    let bytes = rows.map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
+    let note = text.lines().find_map(|line| line.strip_prefix("# sizes are "));
+    (bytes, note.map(Into::into))
+}
+
+#[test]
+fn what_can_not_be_measured_is_rounded_and_told_but_never_beyond_the_largest() {
+    assert_eq!(sizes("all_reduce -b 8 -e 128"), (vec![8, 32, 128], None));
+    let down = "rounded down to multiples of 4 B (one f32)";
+    assert_eq!(sizes("all_reduce -e 4"), (vec![4], None));
+    assert_eq!(sizes("all_reduce -b 7 -e 7"), (vec![4], Some(down.into())));
+    assert_eq!(sizes("broadcast -b 10 -e 50"), (vec![8, 40], Some(down.into())));
+    let parts = "rounded down to multiples of 12 B (one f32 for each of 3 ranks)";
+    assert_eq!(sizes("all_gather -n 3 -b 13 -e 52"), (vec![12, 48], Some(parts.into())));
+    let up = format!("{parts}, and what is less up to one");
+    assert_eq!(sizes("reduce_scatter -n 3 -b 8 -e 32"), (vec![12, 24], Some(up)));
+    for (arguments, part) in [
+        (
+            "reduce_scatter -n 3 -b 8 -e 8",
+            "-e 8: the smallest size of reduce_scatter is 12 B (one f32 for each",
+        ),
+        ("all_reduce -b 0 -e 3", "-e 3: the smallest size of all_reduce is 4 B (one f32)"),
+        ("barrier -b 64", "-b: a barrier moves no data"),
+        ("barrier --dtype f64", "--dtype: a barrier moves no data"),
+    ] {
+        for link in ["memory", "tcp"] {
+            let file = scratch("refused.json");
+            let all = format!("bench {arguments} --link {link} --json {}", file.display());
+            let output = hcomm(&all.split(' ').collect::<Vec<_>>());
+            assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{output:?}");
+            assert!(stderr(&output).contains(part), "{output:?}");
+            assert_eq!(stderr(&output).matches("hcomm: ").count(), 1, "{output:?}");
+            assert!(!file.exists(), "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_measured_as_well() {
+    for operation in ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "send_recv"] {
+        assert_eq!(sizes(&format!("{operation} -b 0 -e 0")), (vec![0], None));
+        let unit = if operation == "all_gather" || operation == "reduce_scatter" { 8 } else { 4 };
+        assert_eq!(sizes(&format!("{operation} -b 0 -e 31 -f 3")), (vec![0, unit, 3 * unit], None));
+        let text = prints(&["bench", operation, "-b", "0", "-e", "0", "--iters", "7"]);
+        assert!(text.contains("# 0 wrong") && !text.contains("NaN"), "{text}");
+    }
+}
+
+#[test]
 fn a_launcher_that_is_none_is_told_what_is_missing() {
     let output = command(&["bench", "all_reduce"]).env("RANK", "0").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -119,15 +185,17 @@ fn a_report_file_that_can_not_be_opened_is_told_before_ranks_meet() {
 
 #[test]
 fn a_table_has_the_columns_that_say_something() {
-    let of = |operation| prints(&["bench", operation, "--link", "memory", "-e", "8", "--iters", "7"]);
-    let text = of("barrier");
+    let of = |operation, size: &[&str]| {
+        prints(&[&["bench", operation, "--link", "memory", "--iters", "7"], size].concat())
+    };
+    let text = of("barrier", &[]);
     let line = |with: &str| text.lines().find(|line| line.contains(with)).unwrap().split_whitespace();
     let columns = ["#", "time", "#wrong", "iters", "p50", "p99", "CPU/op", "extra", "mem", "algorithm"];
     assert_eq!(line("p50").collect::<Vec<_>>(), columns, "{text}");
     let row = text.lines().find(|line| !line.starts_with('#')).unwrap();
     assert_eq!(row.split_whitespace().nth(2), Some("7"), "{text}");
     assert!(!text.contains("f32") && !text.contains("busbw"), "{text}");
-    let text = of("send_recv");
+    let text = of("send_recv", &["-e", "8"]);
     assert!(text.contains("busbw") && text.contains("of f32") && !text.contains("chosen"), "{text}");
     let output = hcomm(&["bench", "broadcast", "--op", "max"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");

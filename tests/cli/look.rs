@@ -97,8 +97,17 @@ fn the_chosen_one_depends_on_the_link() {
 fn where_no_operation_has_failed_it_says_where_errors_are() {
     let file = scratch("empty.jsonl");
     std::fs::write(&file, "").unwrap();
-    let told = stderr(&hcomm(&["why", file.to_str().unwrap()]));
-    assert!(told.contains("has no report in it: no operation has failed; errors of set-up"), "{told}");
+    let path = file.to_str().unwrap();
+    let output = hcomm(&["why", path]);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.starts_with(&format!("hcomm: no report in {path}: operations write one that fail by")),
+        "{told}"
+    );
+    assert!(told.contains("Errors of set-up") && told.contains("in the output of the ranks only"), "{told}");
+    let told = stderr(&command(&["why", path, "-"]).stdin(Stdio::null()).output().unwrap());
+    assert!(told.starts_with(&format!("hcomm: no report in {path}, standard input: ")), "{told}");
     std::fs::remove_file(file).unwrap();
 }
 
@@ -141,6 +150,24 @@ fn reports_come_from_standard_input_too() {
     assert!(text.contains("- do the tags differ?"), "{text}");
 }
 
+/// Each rank has written its own, as on machines of their own.
+#[test]
+fn several_files_are_read_in_order() {
+    let files = ["one.jsonl", "other.jsonl"].map(scratch);
+    for (rank, file) in (0..).zip(&files) {
+        std::fs::write(file, serde_json::to_string(&report(rank, "")).unwrap() + "\nnonsense").unwrap();
+    }
+    let [one, other] = files.each_ref().map(|file| file.to_str().unwrap());
+    let output = hcomm(&["why", one, other]);
+    let (text, told) = (stdout(&output), stderr(&output));
+    assert!(text.contains("rank 0 has waited 12.3s") && text.contains("rank 1 has waited 12.3s"), "{text}");
+    let each = [one, other].map(|file| format!("hcomm: {file}: line 2 is no JSON: nonsense\n"));
+    assert_eq!(told, each.concat());
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 #[test]
 fn wrong_arguments_are_told_what_is_possible() {
     for (arguments, part) in [
@@ -151,23 +178,32 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("plan all_reduce -n 4 --algorithm foo", "possible values: mesh-one-shot"),
         ("plan all_gather -n 3 --count 10", "--count 10 is no multiple of -n 3"),
         ("plan broadcast -n 3 --root 3", "there is no rank 3 among 3"),
-        ("plan all_reduce -n 65", "65 is not in 1..=64"),
+        ("plan all_reduce -n 65", "not a whole number from 1 to 64"),
+        ("plan all_reduce -n -1", "not a whole number from 1 to 64"),
+        ("plan broadcast -n 2 --root x", "not a whole number from 0 to 63"),
         ("plan send_recv -n 2", "invalid value 'send_recv'"),
-        ("plan all_reduce -n 2 --count=-1", "not a whole number"),
+        ("plan all_reduce -n 2 --count -1", "not a whole number"),
         ("bench nothing", "possible values: all_reduce, broadcast"),
         ("bench all_reduce -b 1X", "not a whole number such as 8, 64K"),
         ("bench all_reduce -b 2M -e 1M", "-b 2097152 is more than -e 1048576"),
-        ("bench all_reduce -f 1", "1 is not in 2.."),
+        ("bench all_reduce -n x", "invalid value 'x' for '--ranks <N>': not a whole number from 1 to 64"),
+        ("bench all_reduce -f 1", "not a whole number of 2 or more"),
+        ("bench all_reduce -f 1.5", "not a whole number of 2 or more"),
         ("bench all_reduce --dtype f80", "possible values: f32"),
-        ("bench all_reduce --seconds=-1", "--seconds -1 is no time"),
+        ("bench all_reduce --seconds -1", "not a number of seconds from 0 to 86400"),
         ("bench barrier --prepared", "--prepared is for all_reduce"),
         ("bench barrier --algorithm ring", "barrier has no choice"),
         ("bench broadcast --algorithm ring", "ring has no broadcast"),
         ("bench send_recv --algorithm ring", "send_recv has no algorithm"),
         ("bench all_reduce --json /nonexistent/file", "can't write /nonexistent/file"),
+        ("plan all_reduce -n 2 --svg /nonexistent/file", "can't write /nonexistent/file"),
         ("plan all_reduce -n 3 --root 1", "--root is for broadcast: all_reduce has none"),
-        ("run -n 65 true", "65 is not in 1..=64"),
-        ("run -n 0 true", "0 is not in 1.."),
+        ("run -n 65 true", "not a whole number from 1 to 64"),
+        ("run -n 0 true", "not a whole number from 1 to 64"),
+        ("run -np 2 true", "mpirun's -np is -n here, as in -n 4"),
+        ("run -n 2 --verbose -- true", "unexpected argument '--verbose'"),
+        ("run -n 2 -x true", "unexpected argument '-x'"),
+        ("run -n 2 --keepgoing -- true", "a similar argument exists: '--keep-going'"),
         ("run -n 2", "<CMD>"),
         ("run true", "--ranks"),
         ("why /nonexistent", "can't read /nonexistent"),
@@ -177,6 +213,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {told}");
         assert!(told.starts_with("hcomm: ") && told.contains(part), "{arguments}: {told}");
+        assert_eq!(stdout(&output), "", "{arguments}");
         assert!(!told.contains("panicked"), "{told}");
     }
 }
@@ -227,6 +264,10 @@ fn help_has_examples() {
         let text = prints(command);
         assert!(text.contains("Examples:\n  ") && text.contains("hcomm "), "{text}");
         assert!(!text.contains("__guard"), "{text}");
+    }
+    let text = prints(&["plan", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    for word in ["#0 of 1 ", "scratch 0 ", "finish ", "place #0 of 1 ", "fewer than a granule"] {
+        assert!(text.contains(word), "{word}: {text}");
     }
     assert!(prints(&["--version"]).starts_with("hcomm 0."));
     assert_eq!(hcomm(&[]).status.code(), Some(2));

@@ -62,6 +62,17 @@ fn ranks_get_their_environment() {
     }
 }
 
+/// As options may be written, and without `--`: from the program on, they are its own.
+#[test]
+fn the_number_may_be_attached_and_the_program_keeps_its_options() {
+    let script = ["sh", "-c", "echo $WORLD_SIZE \"$@\"", "-n9", "--keepgoing", "-x", "--", "-n", "3"];
+    for number in [&["-n1"][..], &["-n=1"], &["--ranks=1"], &["-n", "1"], &["-n1", "--"], &["-n=1", "--"]] {
+        let output = hcomm(&[&["run"], number, &script].concat());
+        assert!(output.status.success(), "{number:?}: {output:?}");
+        assert_eq!(stdout(&output), "[0] 1 --keepgoing -x -- -n 3\n", "{number:?}");
+    }
+}
+
 #[test]
 fn ranks_share_one_meeting_place_that_is_removed() {
     let text = stdout(&sh("2", "echo $HCOMM_RENDEZVOUS $HCOMM_TOKEN"));
@@ -136,6 +147,24 @@ fn a_rank_that_is_killed_gives_128_and_the_signal() {
     let output = sh("2", "if [ $RANK = 1 ]; then kill -KILL $$; fi");
     assert_eq!(output.status.code(), Some(137));
     assert_eq!(stderr(&output), "hcomm: rank 1 was killed by signal 9 (SIGKILL)\n");
+}
+
+/// Rank 2 leaves early and without an error, and the others fail for it.
+#[test]
+fn who_had_ended_well_before_is_named() {
+    let file = scratch("early");
+    let script = format!(
+        "if [ $RANK = 2 ]; then echo $$ > {0}; exit 0; fi
+        until [ -s {0} ] && ! kill -0 $(cat {0}) 2>/dev/null; do sleep 0.01; done
+        if [ $RANK = 0 ]; then sleep 0.3; fi; exit 1",
+        file.display()
+    );
+    let output = sh("3", &script);
+    fs::remove_file(file).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = "hcomm: rank 1 exited with code 1\nhcomm: rank 2 had exited with code 0 before\n\
+                hcomm: rank 0 exited with code 1\n";
+    assert_eq!(stderr(&output), told);
 }
 
 /// The others outlive the time that they would have otherwise.

@@ -1,7 +1,9 @@
 //! What the user reads: results, and what goes wrong.
 
 use std::fmt::Display;
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use crate::progress;
@@ -35,6 +37,12 @@ impl Failure {
         say(self.message);
         ExitCode::from(self.code)
     }
+}
+
+/// Whether a result can be written to this file, which is made: to be told before there is one.
+pub fn writable(path: &Path) -> Result<(), Failure> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(|_| ()).map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))
 }
 
 /// One message of this command itself, apart from what ranks write.

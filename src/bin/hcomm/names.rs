@@ -1,11 +1,15 @@
 //! What the command line calls things: operations, types, sizes.
 
 use std::fmt;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hcomm::path::{Algorithm, Collective};
+use hcomm::path::{Algorithm, Collective, RANKS_MAX};
 use hcomm::{DType, Rank, ReduceOp};
+
+/// A longer measurement of one size is a slip of the pen: this one would take a day.
+const SECONDS_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What connects the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -117,6 +121,36 @@ fn one_of<T: Copy + Send + Sync + 'static>(
     })
 }
 
+/// Takes a number of ranks.
+pub fn ranks() -> impl TypedValueParser<Value = u32> {
+    |text: &str| match text {
+        // What clap makes of `-np`.
+        "p" => Err("mpirun's -np is -n here, as in -n 4".to_string()),
+        _ => number_in(1, RANKS_MAX as u32, text),
+    }
+}
+
+/// Takes a whole number from `min` to `max`; the largest there is stands for no bound.
+pub fn number(min: u32, max: u32) -> impl TypedValueParser<Value = u32> {
+    move |text: &str| number_in(min, max, text)
+}
+
+fn number_in(min: u32, max: u32, text: &str) -> Result<u32, String> {
+    let bounds = match max {
+        u32::MAX => format!("of {min} or more"),
+        _ => format!("from {min} to {max}"),
+    };
+    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("not a whole number {bounds}"))
+}
+
+/// Reads a time in seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let time = time.filter(|time| *time <= SECONDS_MAX);
+    time.ok_or_else(|| format!("not a number of seconds from 0 to {}", SECONDS_MAX.as_secs()))
+}
+
 /// Reads `64`, `64K`, `1M`, `2G`: bytes, in powers of 1024.
 pub fn size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -147,6 +181,19 @@ mod tests {
         }
         for text in ["", "K", "1T", "-1", "1.5K", "99999999999G", "1 K"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_told_their_bounds() {
+        assert_eq!(number_in(2, u32::MAX, "7"), Ok(7));
+        for text in ["x", "1.5", "-1", "1", "4294967296", ""] {
+            assert_eq!(number_in(2, u32::MAX, text), Err("not a whole number of 2 or more".into()), "{text}");
+        }
+        assert_eq!(number_in(1, 64, "65"), Err("not a whole number from 1 to 64".into()));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["-1", "x", "NaN", "inf", "1e9"] {
+            assert_eq!(seconds(text), Err("not a number of seconds from 0 to 86400".into()), "{text}");
         }
     }
 }

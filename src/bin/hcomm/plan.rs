@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::RangedU64ValueParser;
 use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw, verify};
 use hcomm::{DType, Rank};
 
-use crate::failure::{Failure, Outcome, print};
+use crate::failure::{Failure, Outcome, print, writable};
 use crate::names::{self, Kind, Link, counted};
 use crate::progress::during;
 
@@ -16,6 +15,22 @@ Prints every step of every rank for a vector of COUNT elements, what the plan co
 proved: it ends on any link, reads nothing before it is written, and every contribution is in the result once.
 
 Without --algorithm it is the one that N ranks on this machine would take: also how many processors they have counts.
+
+In the column `action`:
+  send #0 to 1      message number 0 of those from this rank to rank 1:
+                    each pair of sender and receiver counts its own
+  #0 of 1           message number 0 of those from rank 1 to this one
+  place #0 of 1     stores that message where it belongs, as it is
+  reduce … + …      combines what lies here with messages, in this order
+  finish            these elements are complete with it: an average is divided
+  copy              within this rank's memory
+  output            the vector that was handed in, where the result comes as well
+  scratch 0         memory beside it, area number 0; the line of the rank
+                    says which elements have room there
+
+A vector is cut into blocks of whole granules: of 16 elements for all_reduce and broadcast, so that no two ranks write to \
+one line of a cache, and of 1 where there are parts. Elements fewer than a granule stay in one block, so that blocks of a \
+small vector may be empty, as 20..20: their messages carry nothing.
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
 
@@ -37,7 +52,7 @@ pub struct Args {
     #[arg(value_parser = names::planned(), value_name = "OP")]
     kind: Kind,
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
     ranks: u32,
     /// The algorithm; without, the one that would be chosen for ranks on this machine
     #[arg(long, value_parser = names::algorithm())]
@@ -46,19 +61,19 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Link::Tcp)]
     link: Link,
     /// Elements of the whole vector; without, 1000, or the next number that has equal parts where OP needs them
-    #[arg(long, value_name = "C", value_parser = names::size)]
+    #[arg(long, value_name = "C", value_parser = names::size, allow_negative_numbers = true)]
     count: Option<usize>,
     /// Element type; the choice of an algorithm depends on bytes
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
     /// Whose vector a broadcast gives to all [default: 0]
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = names::number(0, RANKS_MAX as u32 - 1), allow_negative_numbers = true)]
     root: Option<u32>,
     /// Draws it into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Into how many chunks the picture cuts each step
-    #[arg(long, default_value_t = 4, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_name = "K", value_parser = names::number(1, 64), allow_negative_numbers = true)]
     chunks: u32,
 }
 
@@ -90,6 +105,7 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(algorithm) = args.algorithm {
         possible(kind, algorithm)?;
     }
+    args.svg.as_deref().map_or(Ok(()), writable)?;
     let bytes = (count as u64).saturating_mul(dtype.size() as u64);
     let (facts, assumed) = here(args.ranks, args.link);
     let choice = choose(&facts, collective, bytes, args.algorithm).map_err(Failure::usage)?;

@@ -1,7 +1,8 @@
 //! Ranks as lanes over logical time, as SVG.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use crate::path::draw::table::title;
 use crate::path::draw::timeline::{Beat, Hand, timeline};
@@ -83,7 +84,8 @@ impl Picture<'_> {
             ("reduce and finish", FINISH),
             ("copy", COPY),
         ];
-        for (name, colour) in legend {
+        let used: HashSet<&str> = self.beats.iter().map(|beat| colour(self.action(beat))).collect();
+        for (name, colour) in legend.into_iter().filter(|(_, colour)| used.contains(colour)) {
             let text_x = x + 18;
             let text_y = y + 10;
             let _ = writeln!(
@@ -224,16 +226,26 @@ impl Picture<'_> {
             Action::Copy { .. } => "copy".to_string(),
             Action::Reduce { srcs, .. } => format!("reduce {} sources", srcs.len()),
         };
-        let elements = self.plan.partition(self.count).elements(action.range());
+        let elements = self.elements(beat, action);
+        let elements = match elements.is_empty() {
+            true => "no elements".to_string(),
+            false => format!("elements {}..{}", elements.start, elements.end),
+        };
         format!(
-            "rank {}, step {}, chunk {} of {}: {what}, elements {}..{}",
+            "rank {}, step {}, chunk {} of {}: {what}, {elements}",
             beat.rank,
             beat.step,
             beat.chunk + 1,
             self.chunks,
-            elements.start,
-            elements.end
         )
+    }
+
+    /// Those of this chunk, if all chunks of the step are as even as they can be.
+    fn elements(&self, beat: &Beat, action: &Action) -> Range<usize> {
+        let step = self.plan.partition(self.count).elements(action.range());
+        // Of a huge vector, the product is more than a word holds.
+        let offset = |chunk: u32| (step.len() as u128 * u128::from(chunk) / u128::from(self.chunks)) as usize;
+        step.start + offset(beat.chunk)..step.start + offset(beat.chunk + 1)
     }
 }
 
@@ -260,6 +272,7 @@ fn label(action: &Action) -> String {
 mod tests {
     use super::*;
     use crate::path::{Algorithm, Collective, build, verify};
+    use crate::rank::Rank;
 
     #[test]
     fn there_is_a_box_per_chunk_and_an_arrow_per_sent_chunk() {
@@ -268,6 +281,33 @@ mod tests {
         let picture = svg(&plan, 1000, 3);
         assert_eq!(picture.matches("<title>").count(), steps * 3);
         assert_eq!(picture.matches("<line").count(), 4 * 6 * 3);
+    }
+
+    #[test]
+    fn what_appears_under_the_mouse_are_the_elements_of_the_chunk() {
+        let plan = verify(build(Algorithm::Ring, Collective::AllReduce, 2).unwrap()).unwrap();
+        let picture = svg(&plan, 100, 3);
+        for (chunk, elements) in [(1, "0..21"), (2, "21..42"), (3, "42..64")] {
+            let tip =
+                format!("<title>rank 1, step 0, chunk {chunk} of 3: send to 0, elements {elements}</title>");
+            assert!(picture.contains(&tip), "{tip}: {picture}");
+        }
+        assert!(svg(&plan, 1, 2).contains(", no elements</title>"));
+        assert!(svg(&plan, usize::MAX, 64).contains(&format!("..{}</title>", usize::MAX)));
+    }
+
+    #[test]
+    fn the_legend_has_what_occurs() {
+        let legend = |algorithm, collective| -> Vec<bool> {
+            let plan = verify(build(algorithm, collective, 4).unwrap()).unwrap();
+            let picture = svg(&plan, 100, 2);
+            let names = ["send", "place", "reduce", "reduce and finish", "copy"];
+            names.map(|name| picture.contains(&format!(">{name}</text>"))).into()
+        };
+        let broadcast = Collective::Broadcast { root: Rank(0) };
+        assert_eq!(legend(Algorithm::BinomialTree, broadcast), [true, true, false, false, false]);
+        assert_eq!(legend(Algorithm::Ring, Collective::AllReduce), [true, true, true, true, false]);
+        assert_eq!(legend(Algorithm::MeshOneShot, Collective::AllReduce), [true, false, false, true, true]);
     }
 
     #[test]

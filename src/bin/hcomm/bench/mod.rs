@@ -21,7 +21,7 @@ pub use settings::Args;
 use settings::Settings;
 use table::Table;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, writable};
 use crate::names::{Link, counted};
 use crate::progress::Progress;
 use crate::run::{Output, World, launch};
@@ -29,9 +29,17 @@ use crate::run::{Output, World, launch};
 /// Measures, as all ranks or as one of them.
 pub fn run(args: &Args) -> Outcome {
     let settings = Settings::new(args)?;
+    let launched = std::env::var_os("RANK").is_some();
+    if !launched || settings.link == Link::Memory {
+        // Before ranks start, so that it is told once.
+        settings.counts()?;
+    }
+    // Last, so that what is refused leaves no empty file.
+    settings.json.as_deref().map_or(Ok(()), writable)?;
     match settings.link {
+        Link::Memory if launched => alone(&settings),
         Link::Memory => memory(&settings),
-        Link::Tcp if std::env::var_os("RANK").is_some() => one_of_many(settings),
+        Link::Tcp if launched => one_of_many(settings),
         Link::Tcp => {
             let this = std::env::current_exe().map_err(Failure::other)?;
             let arguments = std::env::args_os().skip(1);
@@ -43,6 +51,19 @@ pub fn run(args: &Args) -> Outcome {
                 keep_going: false,
             })
         }
+    }
+}
+
+/// Under a launcher, as long as that has started no other beside: it would be slowed down by the others' measurements.
+fn alone(settings: &Settings) -> Outcome {
+    let world = std::env::var("WORLD_SIZE").ok().and_then(|world| world.parse().ok());
+    match world {
+        Some(started @ 2..) => Err(Failure::usage(format!(
+            "--link memory is between threads of one process, but the launcher has started {}: leave --link out, or call \
+             it without a launcher",
+            counted(started, "rank")
+        ))),
+        _ => memory(settings),
     }
 }
 
@@ -88,19 +109,20 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// One rank's part, whatever links it to the others.
 async fn rank(settings: &Settings, mut comm: Communicator) -> Outcome {
     let number = comm.rank();
+    let counts = &settings.counts()?;
     let wrong = match settings.dtype {
-        DType::F32 => sizes::<f32>(settings, &mut comm).await,
-        DType::F64 => sizes::<f64>(settings, &mut comm).await,
-        DType::F16 => sizes::<half::f16>(settings, &mut comm).await,
-        DType::BF16 => sizes::<half::bf16>(settings, &mut comm).await,
-        DType::I8 => sizes::<i8>(settings, &mut comm).await,
-        DType::I16 => sizes::<i16>(settings, &mut comm).await,
-        DType::I32 => sizes::<i32>(settings, &mut comm).await,
-        DType::I64 => sizes::<i64>(settings, &mut comm).await,
-        DType::U8 => sizes::<u8>(settings, &mut comm).await,
-        DType::U16 => sizes::<u16>(settings, &mut comm).await,
-        DType::U32 => sizes::<u32>(settings, &mut comm).await,
-        DType::U64 => sizes::<u64>(settings, &mut comm).await,
+        DType::F32 => sizes::<f32>(settings, counts, &mut comm).await,
+        DType::F64 => sizes::<f64>(settings, counts, &mut comm).await,
+        DType::F16 => sizes::<half::f16>(settings, counts, &mut comm).await,
+        DType::BF16 => sizes::<half::bf16>(settings, counts, &mut comm).await,
+        DType::I8 => sizes::<i8>(settings, counts, &mut comm).await,
+        DType::I16 => sizes::<i16>(settings, counts, &mut comm).await,
+        DType::I32 => sizes::<i32>(settings, counts, &mut comm).await,
+        DType::I64 => sizes::<i64>(settings, counts, &mut comm).await,
+        DType::U8 => sizes::<u8>(settings, counts, &mut comm).await,
+        DType::U16 => sizes::<u16>(settings, counts, &mut comm).await,
+        DType::U32 => sizes::<u32>(settings, counts, &mut comm).await,
+        DType::U64 => sizes::<u64>(settings, counts, &mut comm).await,
         other => return Err(Failure::usage(format!("there is no benchmark of {other}"))),
     };
     let wrong = wrong.map_err(|error| Failure::other(format!("rank {number}: {error}")))?;
@@ -109,11 +131,14 @@ async fn rank(settings: &Settings, mut comm: Communicator) -> Outcome {
 }
 
 /// Every size in turn; gives how many elements were wrong, on all ranks.
-async fn sizes<T: Element>(settings: &Settings, comm: &mut Communicator) -> Result<u64, Failed> {
+async fn sizes<T: Element>(
+    settings: &Settings,
+    counts: &[usize],
+    comm: &mut Communicator,
+) -> Result<u64, Failed> {
     let mut table = (comm.rank().0 == 0).then(|| Table::new(settings));
     let mut progress = Progress::new(table.is_some());
     let mut wrong = 0;
-    let counts = settings.counts();
     for (at, count) in counts.iter().copied().enumerate() {
         let bytes = count * settings.dtype.size();
         progress.begin(format!("{bytes} B, size {} of {}", at + 1, counts.len()));

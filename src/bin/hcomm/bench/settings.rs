@@ -1,14 +1,13 @@
 //! What is measured, from the arguments.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hcomm::path::{Algorithm, RANKS_MAX};
+use hcomm::path::Algorithm;
 use hcomm::{DType, ReduceOp};
 
 use crate::failure::Failure;
-use crate::names::{self, Kind, Link};
+use crate::names::{self, Kind, Link, counted};
 use crate::plan::possible;
 
 /// The fewest iterations of a point: below, a percentile says nothing.
@@ -17,6 +16,11 @@ const ITERS_MIN: usize = 7;
 const ITERS_MAX: usize = 20_000;
 /// Iterations come in about so many batches: after each it is seen how long they take, and with `--check` what came out.
 const BATCHES: u32 = 8;
+
+/// The smallest size, where nobody says.
+const BEGIN: usize = 8;
+/// The largest size, where nobody says.
+const END: usize = 256 << 20;
 
 const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
@@ -40,6 +44,10 @@ and
   algorithm    as chosen for this size
 A barrier has no sizes, and moves nothing that a rate could be told of.
 
+Sizes are rounded down to whole elements, and for all_gather and reduce_scatter to equal parts of all ranks; one below the \
+smallest such size is that size, but none is larger than -e. A line above the table says so where it happens. -b 0 begins \
+with a call on no elements.
+
 Examples:
   hcomm bench all_reduce -n 4
   hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
@@ -54,23 +62,23 @@ pub struct Args {
     #[arg(value_enum, value_name = "OP")]
     kind: Kind,
     /// How many ranks [default: 2, or what the launcher says]
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX as i64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
     ranks: Option<u32>,
-    /// Smallest size
-    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = names::size)]
-    begin: usize,
-    /// Largest size: those beyond it are left out
-    #[arg(short = 'e', long, default_value = "256M", value_name = "SIZE", value_parser = names::size)]
-    end: usize,
+    /// Smallest size [default: 8]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = names::size, allow_negative_numbers = true)]
+    begin: Option<usize>,
+    /// Largest size: those beyond it are left out [default: 256M]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = names::size, allow_negative_numbers = true)]
+    end: Option<usize>,
     /// From one size to the next
-    #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = names::number(2, u32::MAX), allow_negative_numbers = true)]
     factor: u32,
     /// What connects the ranks
     #[arg(long, value_enum, default_value_t = Link::Tcp)]
     link: Link,
-    /// Element type
-    #[arg(long, default_value = "f32", value_parser = names::dtype())]
-    dtype: DType,
+    /// Element type [default: f32]
+    #[arg(long, value_parser = names::dtype())]
+    dtype: Option<DType>,
     /// Reduction, where there is one [default: sum]
     #[arg(long, value_parser = names::reduce_op())]
     op: Option<ReduceOp>,
@@ -78,11 +86,11 @@ pub struct Args {
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
     /// So many iterations per size, whatever the time
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = names::number(1, u32::MAX), allow_negative_numbers = true)]
     iters: Option<u32>,
     /// About as many iterations per size as take so long, from 7 to 20000
-    #[arg(long, default_value_t = 0.4, value_name = "S")]
-    seconds: f64,
+    #[arg(long, default_value = "0.4", value_name = "S", value_parser = names::seconds, allow_negative_numbers = true)]
+    seconds: Duration,
     /// Compares results also between iterations
     #[arg(long)]
     check: bool,
@@ -122,8 +130,15 @@ impl Settings {
     pub fn new(args: &Args) -> Result<Self, Failure> {
         let kind = args.kind;
         let usage = |message: String| Err(Failure::usage(message));
-        if args.begin > args.end {
-            return usage(format!("-b {} is more than -e {}", args.begin, args.end));
+        let end = args.end.unwrap_or(END);
+        let begin = args.begin.unwrap_or(BEGIN.min(end));
+        if begin > end {
+            return usage(format!("-b {begin} is more than -e {end}"));
+        }
+        let given =
+            [("-b", args.begin.is_some()), ("-e", args.end.is_some()), ("--dtype", args.dtype.is_some())];
+        if let Some((option, _)) = given.iter().find(|(_, given)| *given && kind == Kind::Barrier) {
+            return usage(format!("{option}: a barrier moves no data, so it has neither sizes nor a type"));
         }
         if args.prepared && kind != Kind::AllReduce {
             return usage(format!("--prepared is for all_reduce; {kind} has no prepared handle"));
@@ -132,14 +147,6 @@ impl Settings {
             && !kind.reduces()
         {
             return usage(format!("--op {op}: {kind} reduces nothing"));
-        }
-        let Ok(duration) = Duration::try_from_secs_f64(args.seconds) else {
-            return usage(format!("--seconds {} is no time", args.seconds));
-        };
-        if let Some(path) = &args.json
-            && let Err(error) = OpenOptions::new().create(true).append(true).open(path)
-        {
-            return usage(format!("can't write {}: {error}", path.display()));
         }
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
@@ -153,17 +160,17 @@ impl Settings {
             ranks: ranks as usize,
             ranks_given: args.ranks.is_some(),
             link: args.link,
-            dtype: args.dtype,
+            dtype: args.dtype.unwrap_or(DType::F32),
             op: args.op.unwrap_or(ReduceOp::Sum),
             algorithm: args.algorithm,
             check: args.check,
             touch: args.touch,
             prepared: args.prepared,
             json: args.json.clone(),
-            sizes: [args.begin, args.end],
+            sizes: [begin, end],
             factor: args.factor as usize,
             iters: args.iters.map(|iters| iters as usize),
-            duration,
+            duration: args.seconds,
         })
     }
 
@@ -173,18 +180,57 @@ impl Settings {
         self.link == Link::Memory || local.is_ok() && local == std::env::var("WORLD_SIZE")
     }
 
-    /// The element counts of all points, of the whole vector.
-    pub fn counts(&self) -> Vec<usize> {
+    /// The element counts of all points, of the whole vector: never none.
+    pub fn counts(&self) -> Result<Vec<usize>, Failure> {
         if self.kind == Kind::Barrier {
-            return vec![0];
+            return Ok(vec![0]);
         }
-        let granule = if self.kind.has_parts() { self.ranks } else { 1 };
-        let [begin, end] = self.sizes;
-        let sizes = std::iter::successors(Some(begin.max(1)), |size| size.checked_mul(self.factor));
-        let whole = |size: usize| (size / self.dtype.size() / granule).max(1) * granule;
-        let mut counts: Vec<usize> = sizes.take_while(|size| *size <= end.max(1)).map(whole).collect();
+        let (unit, end) = (self.unit(), self.sizes[1]);
+        if 0 < end && end < unit {
+            let what = self.unit_told();
+            return Err(Failure::usage(format!("-e {end}: the smallest size of {} is {what}", self.kind)));
+        }
+        let mut counts: Vec<usize> =
+            self.asked().map(|size| self.rounded(size) / self.dtype.size()).collect();
         counts.dedup();
-        counts
+        Ok(counts)
+    }
+
+    /// What is said of sizes that are not those that were asked for.
+    pub fn rounding(&self) -> Option<String> {
+        let any = |is: &dyn Fn(usize) -> bool| self.kind != Kind::Barrier && self.asked().any(is);
+        let up = if any(&|size| self.rounded(size) > size) { ", and what is less up to one" } else { "" };
+        let rounded = any(&|size| self.rounded(size) != size);
+        rounded.then(|| format!("sizes are rounded down to multiples of {}{up}", self.unit_told()))
+    }
+
+    /// The sizes that were asked for.
+    fn asked(&self) -> impl Iterator<Item = usize> {
+        let [begin, end] = self.sizes;
+        let none = (begin == 0).then_some(0);
+        // No factor leads on from nothing.
+        let first = if begin == 0 { self.unit() } else { begin };
+        let sizes = std::iter::successors(Some(first), |size| size.checked_mul(self.factor));
+        none.into_iter().chain(sizes.take_while(move |size| *size <= end))
+    }
+
+    fn rounded(&self, size: usize) -> usize {
+        let unit = self.unit();
+        if size == 0 { 0 } else { (size / unit).max(1) * unit }
+    }
+
+    /// Bytes of the smallest vector.
+    fn unit(&self) -> usize {
+        self.dtype.size() * if self.kind.has_parts() { self.ranks } else { 1 }
+    }
+
+    fn unit_told(&self) -> String {
+        let each = if self.kind.has_parts() {
+            format!(" for each of {}", counted(self.ranks, "rank"))
+        } else {
+            String::new()
+        };
+        format!("{} B (one {}{each})", self.unit(), self.dtype)
     }
 
     /// How many iterations come next, after `done` in the time `spent`, if one takes `each` as far as is known. None at the

@@ -103,6 +103,9 @@ impl<'a> Table<'a> {
         if cfg!(debug_assertions) {
             print("# debug build: times say little");
         }
+        if let Some(note) = settings.rounding() {
+            print(format_args!("# {note}"));
+        }
         print("#");
         let shown = || COLUMNS.iter().filter(|column| column.is_for(settings.kind));
         for head in [|column: &Column| column.name, |column: &Column| column.unit] {

@@ -13,12 +13,10 @@ mod world;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::builder::RangedU64ValueParser;
-use hcomm::path::RANKS_MAX;
-
 pub use world::{Output, World};
 
 use crate::failure::{Failure, Outcome};
+use crate::names;
 
 const DETAILS: &str = "\
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port) as under \
@@ -36,7 +34,8 @@ failed all the same, also if the others end well. Whatever a rank has started en
 
 The exit code is that of the rank that failed first: 128 + the signal's number, if a signal killed it. As ends may be \
 seen in another order, a rank that panicked (101) or was killed goes before those that exited with 1 up to 2 s earlier. \
-If this command itself is killed, a guard process of its own ends the ranks.
+If this command itself is killed, a guard process of its own ends the ranks. Ranks that had ended with 0 before the \
+first that failed are named with it: who leaves too early lets others down.
 
 Examples:
   hcomm run -n 4 -- ./train --epochs 3
@@ -50,13 +49,14 @@ Examples:
 #[command(after_help = DETAILS)]
 pub struct Args {
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=RANKS_MAX as u64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
     ranks: u32,
     /// Lets the others go on when a rank fails, instead of ending them; the exit code is not 0 all the same
     #[arg(long)]
     keep_going: bool,
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    /// The command and its arguments: from it on, options are its own
+    // Not `allow_hyphen_values`: an option that there is not would be the command.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -137,6 +137,8 @@ struct Job {
     groups: Vec<Option<Pid>>,
     /// Those that failed, in the order in which it was seen; a rank that a signal killed counts as such.
     failed: Vec<Fallen>,
+    /// Those that ended well before any failed.
+    done: Vec<usize>,
     /// Whether the others go on when a rank fails.
     keep_going: bool,
     stage: Stage,
@@ -147,8 +149,8 @@ struct Job {
 impl Job {
     fn new(world: &World, guard: Guard) -> Self {
         let keep_going = world.keep_going;
-        let (groups, failed) = (Vec::new(), Vec::new());
-        Job { groups, failed, keep_going, stage: Stage::Running, deadline: None, guard }
+        let (groups, failed, done) = (Vec::new(), Vec::new(), Vec::new());
+        Job { groups, failed, done, keep_going, stage: Stage::Running, deadline: None, guard }
     }
 
     fn add(&mut self, id: Option<u32>) {
@@ -184,6 +186,7 @@ impl Job {
             self.guard.forget(group);
         }
         match status {
+            Ok(status) if status.success() && self.failed.is_empty() => self.done.push(rank),
             Ok(status) if status.success() => {}
             Ok(status) => self.failure(rank, status),
             Err(error) => say(format!("rank {rank}: its end can't be waited for: {error}")),
@@ -197,11 +200,22 @@ impl Job {
         let by_request = self.stage == Stage::Asked && status.signal().is_some();
         if !by_request {
             say(format!("rank {rank} {}", describe(status)));
+            self.tell_done(status);
         }
         self.failed.push(Fallen { at: Instant::now(), status, by_request });
         if self.stage == Stage::Running && !self.keep_going {
             self.stage = Stage::Failed;
             self.deadline = Some(Instant::now() + GRACE);
+        }
+    }
+
+    /// Who ends well, but too early, lets those down that fail then, and nothing else tells of it. Whoever is killed by a
+    /// signal has another reason.
+    fn tell_done(&mut self, first: ExitStatus) {
+        let mut done = std::mem::take(&mut self.done);
+        if !done.is_empty() && self.stage == Stage::Running && first.signal().is_none() {
+            done.sort_unstable();
+            say(format!("{} had exited with code 0 before", named(&done)));
         }
     }
 
@@ -241,8 +255,7 @@ impl Job {
 
     fn running(&self) -> String {
         let ranks = self.groups.iter().enumerate().filter(|(_, group)| group.is_some());
-        let names: Vec<String> = ranks.map(|(rank, _)| rank.to_string()).collect();
-        format!("rank{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
+        named(&ranks.map(|(rank, _)| rank).collect::<Vec<_>>())
     }
 
     fn code(&self) -> u8 {
@@ -269,6 +282,12 @@ fn first_to_fail(failed: &[Fallen]) -> Option<ExitStatus> {
     }
     let crashed = |next: &&Fallen| next.status.code().is_none_or(|code| code == PANICKED);
     Some(within(GRACE).find(crashed).unwrap_or(first).status)
+}
+
+/// "rank 1", "ranks 0, 2".
+fn named(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 fn code(status: ExitStatus) -> u8 {

@@ -1,11 +1,14 @@
 //! One picture out of the reports of all ranks: how far all came, what each was in, who waited for whom, and how the
 //! links were.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use hcomm::{LinkReport, LinkState, Rank, Report, Seq};
+
+/// Older than any own report.
+const OLDER: Duration = Duration::from_nanos(1);
 
 /// What a rank was in, by its own report or by what it had told others.
 pub struct Seen<'a> {
@@ -13,6 +16,8 @@ pub struct Seen<'a> {
     pub waits_for: &'a [Rank],
     /// How long before a report it was told; zero for an own report.
     age: Duration,
+    /// How long it has been in its operation, by its own report.
+    waited: Option<Duration>,
     /// Completed collectives at most.
     completed: Option<Seq>,
 }
@@ -34,13 +39,16 @@ impl<'a> Picture<'a> {
         for report in reports {
             let waits_for = if report.waits_for.is_empty() { &report.late } else { &report.waits_for };
             let operation = Some((report.operation.as_str(), report.seq));
-            put(report.rank, Seen { operation, waits_for, age: Duration::ZERO, completed: report.completed });
+            let (age, waited) = (Duration::ZERO, Some(report.waited));
+            put(report.rank, Seen { operation, waits_for, age, waited, completed: report.completed });
             for known in &report.known {
                 let operation = known.operation.as_ref().map(|(operation, seq)| (operation.as_str(), *seq));
                 let completed = known.next.0.checked_sub(1).map(Seq);
-                // Older than any own report.
-                let age = known.age.max(Duration::from_nanos(1));
-                put(known.rank, Seen { operation, waits_for: &known.waits_for, age, completed });
+                let age = known.age.max(OLDER);
+                put(
+                    known.rank,
+                    Seen { operation, waits_for: &known.waits_for, age, waited: None, completed },
+                );
             }
         }
         // Who has reported himself was there, and what he has closed since explains nothing.
@@ -64,13 +72,15 @@ impl<'a> Picture<'a> {
 
     pub fn tell(&self, text: &mut String) {
         let completed: Vec<_> = self.ranks.values().map(|seen| seen.completed).collect();
-        let _ = match completed.iter().min().copied().flatten() {
-            Some(seq) => {
-                writeln!(text, "  the last collective that all are known to have completed, at most: {seq}")
-            }
-            None => writeln!(text, "  no collective is known to have been completed by all"),
+        let completed = match completed.iter().min().copied().flatten() {
+            Some(seq) => format!("up to {seq}"),
+            None => "none".into(),
         };
+        let _ = writeln!(text, "  collectives that all have completed, as far as is known: {completed}");
         *text += "\nWhat each rank was in:\n";
+        if self.ranks.values().any(|seen| !seen.waits_for.is_empty()) {
+            *text += "  (→ names the direct neighbour in the plan that it waits for; the first lines, who is the cause)\n";
+        }
         for (rank, seen) in &self.ranks {
             let _ = match seen.operation {
                 Some((operation, seq)) => write!(text, "  rank {rank} {operation} {seq}"),
@@ -79,9 +89,11 @@ impl<'a> Picture<'a> {
             if !seen.waits_for.is_empty() {
                 let _ = write!(text, " → {}", super::tell::ranks(seen.waits_for));
             }
-            if !seen.age.is_zero() {
-                let _ = write!(text, " (told {:.1?} before)", seen.age);
-            }
+            let _ = match seen.age {
+                Duration::ZERO => Ok(()),
+                OLDER => write!(text, " (told just before)"),
+                age => write!(text, " (told {age:.1?} before)"),
+            };
             *text += "\n";
         }
         if self.links.is_empty() {
@@ -91,6 +103,8 @@ impl<'a> Picture<'a> {
         for (from, link) in &self.links {
             let why = match link.reason.as_str() {
                 "" => String::new(),
+                // Not known, or just then.
+                reason if link.state_age.is_zero() => format!(" ({reason})"),
                 reason => format!(" for {:.1?} ({reason})", link.state_age),
             };
             let _ = writeln!(
@@ -127,11 +141,72 @@ impl<'a> Picture<'a> {
     fn next(&self, rank: Rank) -> Option<Rank> {
         let seen = self.ranks.get(&rank)?;
         let (operation, seq) = seen.operation?;
-        // A message's call is told with its arguments.
-        let message = |operation: &str| operation.starts_with("send(") || operation.starts_with("recv(");
+        let is_message = |operation: &str| Side::of(operation).is_some();
         seen.waits_for.iter().copied().find(|next| {
             let other = self.ranks.get(next).and_then(|seen| seen.operation);
-            other.is_some_and(|(other, number)| message(operation) || message(other) || number != seq)
+            other.is_some_and(|(other, number)| is_message(operation) || is_message(other) || number != seq)
         })
     }
+
+    /// Which side of its message a rank waits at, if it is in one.
+    pub fn side(&self, rank: Rank) -> Option<Side> {
+        self.ranks.get(&rank)?.operation.and_then(|(operation, _)| Side::of(operation))
+    }
+
+    /// Messages whose other side is in a collective, and does not come out of it before this one comes to it.
+    pub fn unanswered(&self) -> Vec<Unanswered<'a>> {
+        let ranks = self.ranks.iter().filter_map(|(rank, seen)| {
+            let (side, peer) = (self.side(*rank)?, *seen.waits_for.first()?);
+            let other = self.ranks.get(&peer)?;
+            let (instead, _) = other.operation?;
+            // What was told before the other side came to its collective may be over.
+            let is_old = other.waited.is_some_and(|waited| seen.age > waited.max(OLDER));
+            let stuck = Side::of(instead).is_none() && !is_old && self.leads_to(peer, *rank);
+            stuck.then_some(Unanswered { rank: *rank, side, peer, instead })
+        });
+        ranks.collect()
+    }
+
+    /// Whether a rank waits for another, directly or through others.
+    fn leads_to(&self, from: Rank, to: Rank) -> bool {
+        let (mut seen, mut open) = (BTreeSet::from([from]), vec![from]);
+        while let Some(rank) = open.pop() {
+            for next in self.ranks.get(&rank).map_or(&[][..], |seen| seen.waits_for) {
+                if *next == to {
+                    return true;
+                }
+                if seen.insert(*next) {
+                    open.push(*next);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// A side of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Send,
+    Receive,
+}
+
+impl Side {
+    /// A message's call is told with its arguments.
+    pub fn of(operation: &str) -> Option<Self> {
+        match operation.split_once('(')?.0 {
+            "send" => Some(Side::Send),
+            "recv" => Some(Side::Receive),
+            _ => None,
+        }
+    }
+}
+
+/// A message that only one side has come to.
+pub struct Unanswered<'a> {
+    pub rank: Rank,
+    pub side: Side,
+    pub peer: Rank,
+    /// What the other side is in.
+    pub instead: &'a str,
 }

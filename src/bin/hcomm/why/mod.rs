@@ -9,14 +9,18 @@ mod read;
 mod tell;
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use hcomm::Report;
 
 use crate::failure::{Failure, Outcome, print, say};
 
 const DETAILS: &str = "\
 Reports come from the environment variable HCOMM_REPORT=FILE, under `hcomm run` or any other launcher, or from \
-Communicator::report_to: every operation that fails, also by its deadline, is a line of that file.
+Communicator::report_to: every operation that fails by its deadline, by a rank that is lost or has left, by calls that \
+differ, or by a violation of the protocol is a line of that file. Errors of set-up, and calls that are refused, cancelled \
+or given up by another rank, are in the output of the ranks only.
 
 Reads what ranks report about operations that do not end: JSON, one report per line, an array of reports, or \
 {\"reports\": [...]}; of one rank or of many. Puts the reports of all ranks together: for each communicator, who waits in which operation \
@@ -24,10 +28,23 @@ for whom and since when, how far all have come, what each rank was in, also one 
 know, who waits for each other in a circle, links that are down or slow or send again, the likely cause, and what to do \
 next.
 
+The first lines name for whom a rank waits in the end: those at whom the chain of waiting ends. An arrow in the list of \
+what each rank was in names its direct neighbour in the plan, who may only wait for another himself.
+
 Examples:
   HCOMM_REPORT=report.jsonl hcomm run -n 4 -- ./train
   hcomm why report.jsonl
+  hcomm why rank0.jsonl rank1.jsonl
   cat rank*.jsonl | hcomm why -";
+
+/// Where no report is, though something went wrong.
+const NO_REPORT: &str = "\
+operations write one that fail by their deadline, by a rank that is lost or has left, by calls that differ, or by a violation \
+of the protocol. Errors of set-up, and calls that are refused, cancelled or given up by another rank, are in the output of \
+the ranks only";
+
+/// What standard input is called on the command line.
+const STDIN: &str = "-";
 
 /// So many show what is wrong with a file.
 const PROBLEMS_TOLD: usize = 3;
@@ -36,20 +53,35 @@ const PROBLEMS_TOLD: usize = 3;
 #[derive(clap::Args)]
 #[command(after_help = DETAILS)]
 pub struct Args {
-    /// The report file; - for standard input
-    file: PathBuf,
-    /// Tells of all runs whose reports are in the file, not only of the newest
+    /// The report file, or several, as of different machines; - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Tells of all runs whose reports are in the files, not only of the newest
     #[arg(long)]
     all: bool,
 }
 
 /// Reads and tells.
 pub fn run(args: &Args) -> Outcome {
-    let name = args.file.display();
+    let mut reports = Vec::new();
+    for file in &args.files {
+        reports.extend(read(file)?);
+    }
+    if reports.is_empty() {
+        let names: Vec<String> = args.files.iter().map(|file| name(file)).collect();
+        return Err(Failure::other(format!("no report in {}: {NO_REPORT}", names.join(", "))));
+    }
+    print(tell::tell(&reports, args.all).trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All reports of a file; what is wrong with it is told.
+fn read(file: &Path) -> Result<Vec<Report>, Failure> {
+    let name = name(file);
     let mut bytes = Vec::new();
-    let read = match args.file.as_os_str().as_encoded_bytes() {
-        b"-" => std::io::stdin().read_to_end(&mut bytes).map(|_| ()),
-        _ => std::fs::read(&args.file).map(|all| bytes = all),
+    let read = match file.to_str() {
+        Some(STDIN) => std::io::stdin().read_to_end(&mut bytes).map(|_| ()),
+        _ => std::fs::read(file).map(|all| bytes = all),
     };
     read.map_err(|error| Failure::usage(format!("can't read {name}: {error}")))?;
     let found = read::reports(&String::from_utf8_lossy(&bytes));
@@ -59,11 +91,9 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(more @ 1..) = found.problems.len().checked_sub(PROBLEMS_TOLD) {
         say(format!("{name}: and {more} more of the kind"));
     }
-    if found.reports.is_empty() {
-        return Err(Failure::other(format!(
-            "{name} has no report in it: no operation has failed; errors of set-up are in the output of the ranks only"
-        )));
-    }
-    print(tell::tell(&found.reports, args.all).trim_end());
-    Ok(ExitCode::SUCCESS)
+    Ok(found.reports)
+}
+
+fn name(file: &Path) -> String {
+    if file.to_str() == Some(STDIN) { "standard input".into() } else { file.display().to_string() }
 }

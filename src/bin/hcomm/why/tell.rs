@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use hcomm::{Rank, Report, ReportKind};
 
-use super::merge::Picture;
+use super::merge::{Picture, Side, Unanswered};
 
 /// The story of the newest run, or of all.
 pub fn tell(reports: &[Report], all: bool) -> String {
@@ -185,24 +185,22 @@ impl<'a> Case<'a> {
                 0 => String::new(),
                 pid => format!(" (process {pid})"),
             };
-            let _ = match report.kind {
-                ReportKind::Mismatch => {
-                    writeln!(
-                        text,
-                        "  rank {rank}{process} found in {operation} {seq} that ranks call different things"
-                    )
+            let call = format!("in {operation} {seq}");
+            let what = match report.kind {
+                ReportKind::Mismatch if Side::of(operation).is_some() => {
+                    format!("found {call} that the two sides of the message differ")
                 }
-                _ if report.late.is_empty() => {
-                    writeln!(text, "  rank {rank}{process} has waited {waited:.1?} in {operation} {seq}")
-                }
-                _ => {
-                    let late = ranks(&report.late);
-                    writeln!(
-                        text,
-                        "  rank {rank}{process} has waited {waited:.1?} in {operation} {seq} for {late}"
-                    )
-                }
+                ReportKind::Mismatch => format!("found {call} that ranks call different things"),
+                // It met the end of another when it called.
+                _ if waited.is_zero() => format!("has waited {call}"),
+                _ => format!("has waited {waited:.1?} {call}"),
             };
+            let late = match report.kind {
+                ReportKind::Mismatch => String::new(),
+                _ if report.late.is_empty() => String::new(),
+                _ => format!(" for {}", ranks(&report.late)),
+            };
+            let _ = writeln!(text, "  rank {rank}{process} {what}{late}");
         }
     }
 
@@ -251,6 +249,8 @@ impl<'a> Case<'a> {
             let names: Vec<String> = cycle.iter().map(Rank::to_string).collect();
             causes.push(format!("ranks {CIRCLE}{}", names.join(ARROW)));
         }
+        let unanswered = self.picture.unanswered().into_iter();
+        causes.splice(..0, unanswered.map(|message| message.told()));
         if causes.is_empty() {
             causes.extend(
                 self.culprits()
@@ -265,59 +265,8 @@ impl<'a> Case<'a> {
     }
 
     fn advice(&self) -> Vec<String> {
-        let is = |kind: ReportKind| self.reports.iter().any(|report| report.kind == kind);
-        let said = |part: &str| self.reports.iter().any(|report| report.cause.contains(part));
-        let mut advice = Vec::new();
-        if said("do the tags differ") {
-            advice.push("Compare the tags of send and recv on both sides.".to_string());
-        } else if is(ReportKind::Mismatch) {
-            advice.push(
-                "Compare the calls above: operation, type, count, reduction, root and algorithm must be the same on all \
-                 ranks."
-                    .into(),
-            );
-        } else if said("its thread panicked") {
-            advice.push(
-                "A panic has dropped the communicator: that rank's own output has its message, and with RUST_BACKTRACE=1 \
-                 where. Communicator::rebuild goes on without it."
-                    .into(),
-            );
-        } else if is(ReportKind::PeerLost) {
-            advice.push(
-                "A process has ended, or can't be reached: look at its last output and its exit code, and in dmesg on its \
-                 host for the out-of-memory killer; then whether the host is there. Communicator::rebuild goes on \
-                 without it, under `hcomm run` with --keep-going."
-                    .into(),
-            );
-        } else if is(ReportKind::Left) {
-            advice.push(
-                "No process was killed: a rank has dropped or closed the communicator, or its program ended, before this \
-                 call. Look whether it makes fewer calls than the others (a shorter last batch, an early return), and \
-                 whether an error made it leave: its own output says so. Communicator::close waits for all; \
-                 Communicator::rebuild goes on without it, under `hcomm run` with --keep-going."
-                    .into(),
-            );
-        } else if is(ReportKind::Protocol) {
-            advice.push("Look whether all ranks run the same build, and who else reaches the ports.".into());
-        } else if said("called in different orders") {
-            advice.push(
-                "Compare the order in which these ranks wait on the communicators named above: all ranks wait in the same \
-                 order, or begin the calls on all of them before awaiting any: operations begin at the call."
-                    .into(),
-            );
-        } else if said("wait for each other") || self.picture.cycle().is_some() {
-            advice.push(
-                "Let one of them receive before it sends, or begin both before awaiting either: operations begin at \
-                 the call."
-                    .into(),
-            );
-        } else {
-            advice.extend(self.culprits().into_iter().map(|(conduct, who)| {
-                let process = self.process(&who).map_or("PID".into(), |pid| pid.to_string());
-                format!("{}: {}", ranks(&who), conduct.advice().replace("PID", &process))
-            }));
-        }
-        if is(ReportKind::Deadline) {
+        let mut advice = self.remedies();
+        if self.is(ReportKind::Deadline) {
             advice.push(
                 "If it is only slow, give it more time: Communicator::set_deadline for all operations, \
                  Operation::timeout for one."
@@ -326,7 +275,135 @@ impl<'a> Case<'a> {
         }
         advice
     }
+
+    fn is(&self, kind: ReportKind) -> bool {
+        self.reports.iter().any(|report| report.kind == kind)
+    }
+
+    fn said(&self, part: &str) -> bool {
+        self.reports.iter().any(|report| report.cause.contains(part))
+    }
+
+    /// What puts right that which went wrong.
+    fn remedies(&self) -> Vec<String> {
+        if self.said("do the tags differ") {
+            return vec!["Compare the tags of send and recv on both sides.".into()];
+        }
+        if self.is(ReportKind::Mismatch) {
+            return self.on_mismatch();
+        }
+        if self.said("its thread panicked") {
+            return vec![PANICKED.into()];
+        }
+        if self.is(ReportKind::PeerLost) {
+            return vec![LOST.into()];
+        }
+        if self.is(ReportKind::Left) {
+            // Who gives up first leaves, and the others see no more than that.
+            let before = self.on_waiting_in_a_circle().filter(|_| self.is(ReportKind::Deadline));
+            return before.into_iter().chain([LEFT.into()]).collect();
+        }
+        if self.is(ReportKind::Protocol) {
+            return vec!["Look whether all ranks run the same build, and who else reaches the ports.".into()];
+        }
+        if let Some(circle) = self.on_waiting_in_a_circle() {
+            return vec![circle];
+        }
+        let each = self.culprits().into_iter().map(|(conduct, who)| {
+            let process = self.process(&who).map_or("PID".into(), |pid| pid.to_string());
+            format!("{}: {}", ranks(&who), conduct.advice().replace("PID", &process))
+        });
+        each.collect()
+    }
+
+    /// Messages and collectives are compared by different things.
+    fn on_mismatch(&self) -> Vec<String> {
+        let differing = self.reports.iter().filter(|report| report.kind == ReportKind::Mismatch);
+        let (messages, collectives): (Vec<&Report>, Vec<&Report>) =
+            differing.partition(|report| Side::of(&report.operation).is_some());
+        let mut advice = Vec::new();
+        if !messages.is_empty() {
+            advice.push(
+                "Compare the two calls above: element type and count of a message must be the same on both sides; which \
+                 message it is, its peer and its tag say."
+                    .into(),
+            );
+        }
+        if !collectives.is_empty() {
+            advice.push(
+                "Compare the calls above: operation, type, count, reduction, root and algorithm must be the same on all \
+                 ranks."
+                    .into(),
+            );
+        }
+        advice
+    }
+
+    fn on_waiting_in_a_circle(&self) -> Option<String> {
+        if self.said("called in different orders") {
+            return Some(
+                "Compare the order in which these ranks wait on the communicators named above: all ranks wait in the same \
+                 order, or begin the calls on all of them before awaiting any: operations begin at the call."
+                    .into(),
+            );
+        }
+        if let Some(message) = self.picture.unanswered().first() {
+            return Some(message.advice());
+        }
+        let circle = self.picture.cycle();
+        if circle.is_none() && !self.said("wait for each other") {
+            return None;
+        }
+        let sides: Vec<Option<Side>> = circle.iter().flatten().map(|rank| self.picture.side(*rank)).collect();
+        if !sides.is_empty() && sides.iter().all(Option::is_none) {
+            return Some(Conduct::Elsewhere.advice().into());
+        }
+        let all_receive = !sides.is_empty() && sides.iter().all(|side| *side == Some(Side::Receive));
+        let first = if all_receive { "send before it receives" } else { "receive before it sends" };
+        Some(format!(
+            "Let one of them {first}, or begin both before awaiting either: operations begin at the call."
+        ))
+    }
 }
+
+impl Unanswered<'_> {
+    fn told(&self) -> String {
+        let Unanswered { rank, peer, instead, .. } = self;
+        let what = match self.side {
+            Side::Send => "has a message that nobody receives",
+            Side::Receive => "waits for a message that nobody sends",
+        };
+        format!("rank {rank} {what}: rank {peer} is in {instead}, which does not end without rank {rank}")
+    }
+
+    fn advice(&self) -> String {
+        let Unanswered { rank, peer, .. } = self;
+        let (own, other) = match self.side {
+            Side::Send => ("send", "recv"),
+            Side::Receive => ("recv", "send"),
+        };
+        format!(
+            "Look why rank {peer} does not call {other} before the collective, or why rank {rank} calls {own}: a condition \
+             that differs between ranks is the usual reason. A message that is to go on beside the collective is begun on \
+             both sides before that is awaited: operations begin at the call."
+        )
+    }
+}
+
+const PANICKED: &str = "\
+A panic has dropped the communicator: that rank's own output has its message, and with RUST_BACKTRACE=1 where. \
+Communicator::rebuild goes on without it.";
+
+const LOST: &str = "\
+A process has ended, or can't be reached: look at its last output and its exit code, and in dmesg on its host for the \
+out-of-memory killer; then whether the host is there. Communicator::rebuild goes on without it, under `hcomm run` with \
+--keep-going.";
+
+const LEFT: &str = "\
+No process was killed: a rank has dropped or closed the communicator, or its program ended, before this call. Look whether \
+it makes fewer calls than the others (a shorter last batch, an early return), and whether an error made it leave: its own \
+output says so. Communicator::close waits for all; Communicator::rebuild goes on without it, under `hcomm run` with \
+--keep-going.";
 
 /// What happened, without what each rank says in its own way: which call of its own it met, how the end of another was
 /// seen.
@@ -464,7 +541,7 @@ mod tests {
         };
         let text = tell(&[lost(0, 1, 1), lost(1, 2, 0)], false);
         for part in [
-            "all are known to have completed, at most: #6\n",
+            "collectives that all have completed, as far as is known: up to #6\n",
             "rank 2 recv(1 × u8, peer 0, tag 2) #0 → rank 0 (told 300.0ms before)",
             "rank 1 recv(1 × u8, peer 2, tag 1) #0 → rank 2\n",
             "ranks wait for each other: 0 → 1 → 2 → 0",
@@ -599,6 +676,100 @@ mod tests {
         let text = tell(&[new, old], true);
         let (first, last) = (text.find("77.0s").unwrap(), text.find("12.3s").unwrap());
         assert!(text.contains("Run 1 of 2") && first < last, "{text}");
+    }
+
+    #[test]
+    fn messages_that_do_not_fit_are_compared_by_what_must() {
+        let mut told = report(1, "recv(2 × f32, peer 0, tag 1)", 0, 0, "");
+        (told.kind, told.late, told.cause) = (ReportKind::Mismatch, Vec::new(), "that".into());
+        let text = words(&tell(std::slice::from_ref(&told), false));
+        assert!(text.contains("element type and count of a message must be the same"), "{text}");
+        assert!(text.contains("that the two sides of the message differ"), "{text}");
+        assert!(!text.contains("reduction, root"), "{text}");
+        let mut other = told.clone();
+        (other.operation, other.seq) = ("barrier".into(), Seq(7));
+        let text = words(&tell(&[told, other], false));
+        assert!(text.contains("element type and count") && text.contains("reduction, root"), "{text}");
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_not_told() {
+        let link = json!({
+            "rank": 2, "kind": "Tcp", "state": "Down", "address": "host b", "sent_bytes": 5, "received_bytes": 6,
+            "sent_frames": 1, "received_frames": 1, "retransmissions": 0, "rtt_us": 200, "best_bytes_per_s": 0,
+            "reason": "it has left",
+        });
+        let mut told = report(0, "barrier", 2, 2, "has left");
+        (told.waited, told.links) = (Duration::ZERO, vec![serde_json::from_value(link).unwrap()]);
+        told.known = serde_json::from_value(json!([{
+            "rank": 2, "next": 2, "operation": ["barrier", 1], "waits_for": [0], "age": Duration::ZERO,
+        }]))
+        .unwrap();
+        let text = tell(&[told], false);
+        assert!(text.contains("rank 0 has waited in barrier #2 for rank 2\n"), "{text}");
+        assert!(text.contains("(host b): down (it has left), 5 bytes"), "{text}");
+        assert!(text.contains("rank 2 barrier #1 → rank 0 (told just before)\n"), "{text}");
+        assert!(!text.contains("0ns"), "{text}");
+        assert_eq!(text.matches("direct neighbour in the plan").count(), 1, "{text}");
+    }
+
+    /// What a rank reports that is in a call with this neighbour.
+    fn waits(rank: u32, operation: &str, next: u32) -> Report {
+        let mut told = report(rank, operation, 0, next, "is in");
+        told.waits_for = vec![Rank(next)];
+        told
+    }
+
+    fn words(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The first gives up by its deadline and leaves; the other sees that, a moment before its own.
+    #[test]
+    fn a_circle_that_one_has_left_is_still_one() {
+        let mut first = waits(0, "send(1048576 × f32, peer 1, tag 0)", 1);
+        first.cause = "ranks wait for each other: 0 → 1 → 0".into();
+        let mut second = waits(1, "send(1048576 × f32, peer 0, tag 0)", 0);
+        (second.kind, second.cause) = (ReportKind::Left, "rank 0 (host b) has left".into());
+        let text = words(&tell(&[first, second.clone()], false));
+        let circle = text.find("Let one of them receive before it sends").expect(&text);
+        assert!(circle < text.find("No process was killed").expect(&text), "{text}");
+        assert!(!tell(&[second], false).contains("receive before it sends"));
+    }
+
+    #[test]
+    fn where_all_receive_one_must_send() {
+        let told = [waits(0, "recv(1 × f32, peer 1, tag 0)", 1), waits(1, "recv(1 × f32, peer 0, tag 0)", 0)];
+        let text = words(&tell(&told, false));
+        assert!(text.contains("Let one of them send before it receives"), "{text}");
+    }
+
+    /// Also where the others wait for it only through each other.
+    #[test]
+    fn a_message_whose_other_side_is_in_a_collective_is_named() {
+        for (call, cause, own) in [
+            ("recv(1 × f32, peer 0, tag 0)", "rank 2 waits for a message that nobody sends", "calls recv"),
+            ("send(9 × f32, peer 0, tag 0)", "rank 2 has a message that nobody receives", "calls send"),
+        ] {
+            let told = [waits(0, "all_reduce", 1), waits(1, "all_reduce", 2), waits(2, call, 0)];
+            let text = words(&tell(&told, false));
+            assert!(text.contains(&format!("{cause}: rank 0 is in all_reduce")), "{text}");
+            assert!(text.contains(own) && !text.contains("Let one of them"), "{text}");
+        }
+        // A message that was there before the collective began, and may have ended since.
+        let mut told = waits(0, "all_reduce", 2);
+        for (ms, expected) in [(20_000, false), (300, true)] {
+            told.known = serde_json::from_value(json!([{
+                "rank": 2, "next": 0, "operation": ["recv(1 × f32, peer 0, tag 0)", 0], "waits_for": [0],
+                "age": Duration::from_millis(ms),
+            }]))
+            .unwrap();
+            let text = tell(std::slice::from_ref(&told), false);
+            assert_eq!(text.contains("nobody sends"), expected, "{text}");
+        }
+        // It comes out of the collective, and sends then.
+        let told = [waits(0, "all_reduce", 1), waits(2, "recv(1 × f32, peer 0, tag 0)", 0)];
+        assert!(!tell(&told, false).contains("nobody"));
     }
 
     #[test]
