@@ -197,7 +197,8 @@ impl Op {
     }
 
     pub(crate) fn limit(&self, limit: Duration) {
-        let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+        // Never before its time.
+        let ms = u64::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1);
         self.limit_ms.store(ms, Ordering::Release);
     }
 

@@ -35,10 +35,7 @@ struct Missed {
 impl Missed {
     fn draw(random: &mut Random, n: usize) -> Missed {
         let single = random.below(2) == 0;
-        let limit = |random: &mut Random| match Duration::from_millis(20) + random.millis(400) {
-            limit if single => Duration::from_millis(limit.as_millis() as u64),
-            limit => limit,
-        };
+        let limit = |random: &mut Random| Duration::from_millis(20) + random.millis(400);
         Missed {
             call: collective(random, n),
             late: Rank(random.below(n) as u32),
