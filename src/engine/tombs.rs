@@ -157,7 +157,7 @@ impl Tombs {
 mod tests {
     use super::*;
     use crate::element::DType;
-    use crate::link::sim::random::Random;
+    use crate::engine::call::mix;
 
     fn cause(kind: u64) -> Cause {
         if kind == 0 { Cause::Cancelled } else { Cause::Failed(format!("cause {kind}")) }
@@ -165,16 +165,18 @@ mod tests {
 
     #[test]
     fn what_follows_shares_one_and_each_number_keeps_its_verdict() {
-        let (mut tombs, mut random) = (Tombs::default(), Random::new(7));
+        let mut tombs = Tombs::default();
+        let mut draws = 0..;
+        let mut below = |bound: u64| mix(draws.next().unwrap_or(0)) % bound;
         let mut known = BTreeMap::new();
         for _ in 0..20_000 {
-            let seq = random.below(600) as u64;
-            if random.below(3) == 0 {
+            let seq = below(600);
+            if below(3) == 0 {
                 let (calls, verdict) = tombs.take(seq);
                 assert!(calls.is_empty());
                 assert_eq!(verdict, known.remove(&seq), "#{seq}");
             } else {
-                let (by, cause) = (random.below(2), cause(random.below(2) as u64));
+                let (by, cause) = (below(2) as usize, cause(below(2)));
                 tombs.give_up(seq, by, cause.clone()).unwrap();
                 known.entry(seq).or_insert((by, cause));
             }
