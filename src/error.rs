@@ -184,7 +184,8 @@ fn clause(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("; {text}") }
 }
 
-fn list_ranks(list: &[Rank]) -> String {
+/// "rank 1", "ranks 0, 2".
+pub(crate) fn list_ranks(list: &[Rank]) -> String {
     let names: Vec<String> = list.iter().map(Rank::to_string).collect();
     format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }

@@ -29,7 +29,8 @@ use crate::error::OpError;
 /// borrowed one is left as it was. To give an operation up, use [`cancel`](Self::cancel).
 ///
 /// So a timer of the runtime, as `tokio::time::timeout`, gives nothing up: it drops the future, and buffer and report with it,
-/// while the operation goes on. [`timeout`](Self::timeout) is the limit that all ranks learn of, and gives the buffer back where no peer is in it.
+/// while the operation goes on. [`timeout`](Self::timeout) is the limit that all ranks learn of, and gives the buffer back
+/// where no peer is in it.
 ///
 /// # Panics
 ///
@@ -58,8 +59,8 @@ impl<B: Lend> Operation<B> {
 
     /// Gives the operation `limit` of time, from its call on, instead of the communicator's deadline. Expiry gives the
     /// operation up on all ranks that have not done it; the error names who is late and gives the buffer back, unless a peer
-    /// is in it just then. Those that have the result keep it, so [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again.
-    /// `Duration::MAX` is a limit of many years.
+    /// is in it just then. Those that have the result keep it, so
+    /// [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again. `Duration::MAX` is a limit of many years.
     pub fn timeout(self, limit: Duration) -> Self {
         if let Some(op) = self.op() {
             self.engine.limit(op, limit);

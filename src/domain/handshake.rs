@@ -97,13 +97,14 @@ where
         _ => [0; PROOF_BYTES],
     };
     stream.write_all(&Answer { verdict, proof }.encode()).await?;
-    match verdict {
-        Verdict::Welcome => check_version(&ours, theirs),
-        Verdict::TokenNeeded => Err(Refusal::Key("it has no token and this process has one".into())),
-        Verdict::TokenUnknown => Err(Refusal::Key("it has a token and this process has none".into())),
-        Verdict::WrongRank => Err(Refusal::Key("it looked for another rank".into())),
-        Verdict::WrongProof => Err(Refusal::Key("it has another token, or looked for another job".into())),
-    }
+    let reason = match verdict {
+        Verdict::Welcome => return check_version(&ours, theirs),
+        Verdict::TokenNeeded => "it has no token and this process has one",
+        Verdict::TokenUnknown => "it has a token and this process has none",
+        Verdict::WrongRank => "it looked for another rank",
+        Verdict::WrongProof => "it has another token, or looked for another job",
+    };
+    Err(Refusal::Key(reason.into()))
 }
 
 fn check_version(ours: &Hello, theirs: Hello) -> Result<Hello, Refusal> {

@@ -8,7 +8,7 @@ use super::Member;
 use super::config::VERSION_FACT;
 use super::message::{HOST_BYTES_MAX, Join, Table};
 use super::processors::MASK_WORDS_MAX;
-use crate::error::InitError;
+use crate::error::{InitError, list_ranks};
 use crate::rank::Rank;
 
 /// Longest part of a fact's value that an error shows.
@@ -271,9 +271,9 @@ fn show_holders(holders: &[(Rank, &Member)], described_max: usize) -> String {
     let (described, rest) = holders.split_at(described_max.min(holders.len()));
     let mut each: Vec<String> =
         described.iter().map(|(rank, member)| format!("rank {rank} at {member}")).collect();
-    let numbers: Vec<String> = rest.iter().take(NUMBERED_MAX).map(|(rank, _)| rank.to_string()).collect();
+    let numbers: Vec<Rank> = rest.iter().take(NUMBERED_MAX).map(|(rank, _)| *rank).collect();
     if !rest.is_empty() {
-        each.push(format!("rank{} {}", if rest.len() == 1 { "" } else { "s" }, numbers.join(", ")));
+        each.push(list_ranks(&numbers));
     }
     if rest.len() > numbers.len() {
         each.push(format!("{} more", rest.len() - numbers.len()));

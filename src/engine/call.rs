@@ -250,7 +250,7 @@ impl Op {
 
 /// Runs what is not ours: a waker, or the end of an owner of bytes. Its panic is not to keep others from being woken, nor the
 /// service thread from its deadlines.
-pub(super) fn contained(foreign: impl FnOnce()) {
+fn contained(foreign: impl FnOnce()) {
     // Models end by panics.
     if cfg!(hcomm_loom) {
         foreign();
@@ -259,8 +259,9 @@ pub(super) fn contained(foreign: impl FnOnce()) {
     }
 }
 
-/// Lets go of a call, and of what it was lent where nobody else has it.
-pub(super) fn let_go(op: Arc<Op>) {
+/// Wakes whoever waits for a call, and lets go of it, and of what it was lent where nobody else has it.
+pub(super) fn wake(op: Arc<Op>) {
+    op.wake();
     contained(|| drop(op));
 }
 

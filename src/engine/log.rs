@@ -13,6 +13,9 @@ use rustix::fs::OFlags;
 
 use crate::error::Report;
 
+/// To a pipe that is full: whoever reads it has this long, since callers and deadlines wait.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
 /// One JSON object a line, appended to a file; nothing before a file is named.
 #[derive(Debug, Default)]
 pub(super) struct Log {
@@ -61,12 +64,7 @@ impl Log {
             tracing::warn!(path = %path.display(), %error, "a report could not be written");
         }
     }
-}
 
-/// To a pipe that is full: whoever reads it has this long, since callers and deadlines wait.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-
-impl Log {
     fn append(&self, mut file: &File, mut line: &[u8]) -> Result<(), Error> {
         while !line.is_empty() {
             match file.write(line) {

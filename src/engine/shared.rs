@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::call::{Op, Records, Request, let_go};
+use super::call::{Op, Records, Request, wake};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
@@ -393,8 +393,7 @@ impl Shared {
                 hub.notify(peer);
             }
             if let Some(op) = op {
-                op.wake();
-                let_go(op);
+                wake(op);
             }
             return;
         }
@@ -422,18 +421,14 @@ impl Shared {
         }
         for (op, outcome) in failed {
             op.finish(outcome);
-            op.wake();
-            let_go(op);
+            wake(op);
         }
         if let Some(hub) = &self.hub {
             for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
                 hub.notify(peer);
             }
         }
-        for op in woken.into_iter().flatten().chain(more) {
-            op.wake();
-            let_go(op);
-        }
+        woken.into_iter().flatten().chain(more).for_each(wake);
     }
 
     fn interrupt_service(&self) {

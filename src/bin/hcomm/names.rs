@@ -122,7 +122,7 @@ fn one_of<T: Copy + Send + Sync + 'static>(
 }
 
 /// Takes a number of ranks.
-pub fn ranks() -> impl TypedValueParser<Value = u32> {
+pub fn rank_count() -> impl TypedValueParser<Value = u32> {
     |text: &str| match text {
         // What clap makes of `-np`.
         "p" => Err("mpirun's -np is -n here, as in -n 4".to_string()),
@@ -168,6 +168,12 @@ pub fn size(text: &str) -> Result<usize, String> {
 /// "1 rank", "2 ranks".
 pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// "rank 1", "ranks 0, 2".
+pub fn ranks(list: &[impl fmt::Display]) -> String {
+    let names: Vec<String> = list.iter().map(|rank| rank.to_string()).collect();
+    format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(value_parser = names::planned(), value_name = "OP")]
     kind: Kind,
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::rank_count(), allow_negative_numbers = true)]
     ranks: u32,
     /// The algorithm; without, the one that would be chosen for ranks on this machine
     #[arg(long, value_parser = names::algorithm())]

@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(value_enum, value_name = "OP")]
     kind: Kind,
     /// How many ranks [default: 2, or what the launcher says]
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::rank_count(), allow_negative_numbers = true)]
     ranks: Option<u32>,
     /// Smallest size [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = names::size, allow_negative_numbers = true)]

@@ -49,7 +49,7 @@ Examples:
 #[command(after_help = DETAILS)]
 pub struct Args {
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::ranks(), allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = names::rank_count(), allow_negative_numbers = true)]
     ranks: u32,
     /// Lets the others go on when a rank fails, instead of ending them; the exit code is not 0 all the same
     #[arg(long)]

@@ -14,6 +14,7 @@ use super::guard::Guard;
 use super::output::Stream;
 use super::world::{Meeting, World};
 use crate::failure::{Failure, say};
+use crate::names::ranks;
 
 /// How long the others may go on when a rank has failed: long enough to notice and to report.
 const GRACE: Duration = Duration::from_secs(2);
@@ -215,7 +216,7 @@ impl Job {
         let mut done = std::mem::take(&mut self.done);
         if !done.is_empty() && self.stage == Stage::Running && first.signal().is_none() {
             done.sort_unstable();
-            say(format!("{} had exited with code 0 before", named(&done)));
+            say(format!("{} had exited with code 0 before", ranks(&done)));
         }
     }
 
@@ -254,8 +255,8 @@ impl Job {
     }
 
     fn running(&self) -> String {
-        let ranks = self.groups.iter().enumerate().filter(|(_, group)| group.is_some());
-        named(&ranks.map(|(rank, _)| rank).collect::<Vec<_>>())
+        let running = self.groups.iter().enumerate().filter(|(_, group)| group.is_some());
+        ranks(&running.map(|(rank, _)| rank).collect::<Vec<_>>())
     }
 
     fn code(&self) -> u8 {
@@ -282,12 +283,6 @@ fn first_to_fail(failed: &[Fallen]) -> Option<ExitStatus> {
     }
     let crashed = |next: &&Fallen| next.status.code().is_none_or(|code| code == PANICKED);
     Some(within(GRACE).find(crashed).unwrap_or(first).status)
-}
-
-/// "rank 1", "ranks 0, 2".
-fn named(ranks: &[usize]) -> String {
-    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
-    format!("rank{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 fn code(status: ExitStatus) -> u8 {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use hcomm::{LinkReport, LinkState, Rank, Report, Seq};
 
+use crate::names::ranks;
+
 /// Older than any own report.
 const OLDER: Duration = Duration::from_nanos(1);
 
@@ -87,7 +89,7 @@ impl<'a> Picture<'a> {
                 None => write!(text, "  rank {rank} nothing"),
             };
             if !seen.waits_for.is_empty() {
-                let _ = write!(text, " → {}", super::tell::ranks(seen.waits_for));
+                let _ = write!(text, " → {}", ranks(seen.waits_for));
             }
             let _ = match seen.age {
                 Duration::ZERO => Ok(()),

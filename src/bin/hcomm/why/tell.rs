@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use hcomm::{Rank, Report, ReportKind};
 
 use super::merge::{Picture, Side, Unanswered};
+use crate::names::ranks;
 
 /// The story of the newest run, or of all.
 pub fn tell(reports: &[Report], all: bool) -> String {
@@ -435,11 +436,6 @@ fn from_the_first(cause: &str) -> String {
 /// The same rank again in the same call: it has given it up before.
 fn is_retry(one: &Report, next: &Report) -> bool {
     (one.rank, one.kind, &one.late, &one.operation) == (next.rank, next.kind, &next.late, &next.operation)
-}
-
-pub fn ranks(list: &[Rank]) -> String {
-    let names: Vec<String> = list.iter().map(Rank::to_string).collect();
-    format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 /// Indented, in lines that fit.
