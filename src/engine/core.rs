@@ -8,6 +8,7 @@ use super::io::{Io, Via};
 use super::links::{Counters, Guard};
 use super::peer::Standing;
 use super::state::State;
+use super::swap::Swaps;
 use crate::buffer::pool::Pool;
 use crate::link::Class;
 use crate::link::conn::Conn;
@@ -36,11 +37,12 @@ pub(crate) struct Core {
     poller: Poller,
     hub: Option<Arc<Hub>>,
     /// A connection has frames, and may take them.
-    writable: bool,
+    pub(super) writable: bool,
     /// Looks since anything moved on a bulk connection.
-    quiet: u32,
+    pub(super) quiet: u32,
     /// The next look asks the poll set in any case.
     asks: bool,
+    pub(super) swaps: Swaps,
     /// The only peer that has connections.
     only: Option<usize>,
     /// This rank has said goodbye.
@@ -139,6 +141,7 @@ impl Core {
             fabric,
             quiet: 0,
             asks: false,
+            swaps: Swaps::default(),
             only,
             leaving: false,
             failed: Vec::new(),
@@ -183,6 +186,13 @@ impl Core {
         } else {
             self.collect();
         }
+    }
+
+    /// Whether this look may leave out all but one connection that data is expected on; else the next one leaves out none.
+    pub(super) fn may_look_past(&mut self) -> bool {
+        self.quiet = self.quiet.wrapping_add(1);
+        self.asks |= self.quiet < QUIET || self.quiet.is_multiple_of(SILENT);
+        !self.asks
     }
 
     /// The next look is at the poll set, whatever is quiet.
@@ -320,7 +330,7 @@ impl Core {
     }
 
     /// A connection is of no more use; the peer is gone, unless it had said goodbye on it.
-    fn broken(&mut self, peer: usize, class: Class, broken: Broken) {
+    pub(super) fn broken(&mut self, peer: usize, class: Class, broken: Broken) {
         match broken {
             Broken::Closed => return self.ended(peer, class),
             Broken::Lost(cause) => self.interrupted(peer, class, cause),

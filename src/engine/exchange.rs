@@ -18,7 +18,7 @@ use crate::link::{Class, Sink};
 use crate::path::Post;
 
 /// Messages up to this size come into memory that is kept for the next exchange, larger ones into blocks of the pool.
-const SMALL: usize = 512;
+pub(super) const SMALL: usize = 512;
 
 /// A rank's part of a plan in which every rank sends its whole vector to every other one, and reduces all of them.
 #[derive(Debug)]
@@ -86,26 +86,32 @@ impl Exchange {
         head: Head,
         program: Arc<Program>,
         parts: Parts,
-        mut memory: Kept,
+        memory: Kept,
         io: &mut Io,
     ) -> Exchange {
+        let raw = parts.raw();
+        let mut exchange = Self::sent(head, program, parts, memory);
+        let Exchange { head, program, memory, .. } = &mut exchange;
+        let sends = program.exchange.iter().flat_map(|shape| &shape.sends);
+        for (index, send) in sends.enumerate() {
+            let peer = head.members[send.to] as usize;
+            // There is enough: it was asked.
+            io.take_eager(peer, raw.len());
+            let header = header((head.channel_id, head.seq, head.digest), send.message);
+            io.lend(peer, Class::Fast, header, raw, head.key, index as u16);
+            memory.unsent.push(raw.len());
+        }
+        exchange
+    }
+
+    /// One whose vector has left already.
+    pub(super) fn sent(head: Head, program: Arc<Program>, parts: Parts, mut memory: Kept) -> Exchange {
         let raw = parts.raw();
         memory.unsent.clear();
         memory.arrivals.clear();
         memory.arrivals.resize_with(program.inputs.len(), Arrival::default);
         if raw.len() <= SMALL {
             memory.small.resize(program.inputs.len() * words(raw.len()), 0);
-        }
-        let mut header = Header::new(Kind::Data, head.channel_id, head.seq);
-        header.digest = head.digest;
-        header.flags = EAGER;
-        for (index, send) in program.exchange.iter().flat_map(|shape| &shape.sends).enumerate() {
-            let peer = head.members[send.to] as usize;
-            header.item = u32::from(send.message);
-            // There is enough: it was asked.
-            io.take_eager(peer, raw.len());
-            io.lend(peer, Class::Fast, header, raw, head.key, index as u16);
-            memory.unsent.push(raw.len());
         }
         Exchange { missing: program.inputs.len(), head, program, parts, memory, complete: false }
     }
@@ -225,6 +231,14 @@ impl Exchange {
         }
         (std::mem::replace(&mut self.parts, Parts::NONE), memory)
     }
+}
+
+/// Of a message of the call with this identifier, number and digest.
+pub(super) fn header(call: (u64, u64, u64), message: u16) -> Header {
+    let (channel, number, digest) = call;
+    let mut header = Header::new(Kind::Data, channel, number);
+    (header.digest, header.flags, header.item) = (digest, EAGER, u32::from(message));
+    header
 }
 
 /// Words that hold so many bytes.

@@ -31,10 +31,17 @@ pub(crate) struct Meetings {
 }
 
 impl Meetings {
+    pub(super) fn waits(&self) -> bool {
+        self.missed < MISSES || self.missed.is_multiple_of(RETRY)
+    }
+
+    pub(super) fn met(&mut self, met: bool) {
+        self.missed = if met { 0 } else { self.missed.wrapping_add(1) };
+    }
+
     /// For blocks of so many bytes.
     fn pauses(&self, bytes: usize) -> usize {
-        let waits = self.missed < MISSES || self.missed.is_multiple_of(RETRY);
-        if waits { PAUSES + bytes / BYTES_PER_PAUSE } else { 0 }
+        if self.waits() { PAUSES + bytes / BYTES_PER_PAUSE } else { 0 }
     }
 }
 
@@ -70,13 +77,13 @@ impl State {
                 break;
             }
             if pauses == 0 {
-                self.meetings.missed = self.meetings.missed.wrapping_add(1);
+                self.meetings.met(false);
                 return Some(Err(part));
             }
             pauses -= 1;
             std::hint::spin_loop();
         }
-        self.meetings.missed = 0;
+        self.meetings.met(true);
         self.order.moved(request.priority);
         let (parts, memory) = part.end(Some(&mut channel.standing), &mut self.io);
         recycle(&mut self.directed, memory);

@@ -61,6 +61,7 @@ pub(crate) mod simulated;
 mod sleepers;
 mod state;
 mod status;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod tombs;

@@ -348,7 +348,20 @@ impl Shared {
     /// nothing else needs to be looked at.
     fn meet(&self, core: &mut Core, call: &mut Option<Beginning<'_>>) -> bool {
         let Some((request, submitted)) = call else { return false };
-        if !self.submissions.is_empty() || !self.may_meet() {
+        if !self.submissions.is_empty() {
+            return false;
+        }
+        if self.hub.is_none() {
+            let asked = self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed);
+            let may_wait = self.policy == SpinPolicy::Look;
+            let swapped = if asked { None } else { core.swap(request, may_wait, &self.clock, || self.record()) };
+            let Some(swapped) = swapped else { return false };
+            let over = matches!(swapped, Submitted::Over(_)) && core.state.io.outbox.is_empty();
+            **submitted = Some(swapped);
+            *call = None;
+            return over;
+        }
+        if !self.may_meet() {
             return false;
         }
         let over = match core.state.meet(request, &self.clock) {

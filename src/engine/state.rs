@@ -366,6 +366,24 @@ impl State {
         self.part_with_closed(key);
     }
 
+    /// Goes on with an exchange whose vector has left.
+    pub(super) fn launch_sent(
+        &mut self,
+        op: Arc<Op>,
+        request: &Request,
+        program: Arc<Program>,
+        parts: Parts,
+    ) {
+        let Some(head) = self.new_head(op, request) else { return };
+        let key = head.key;
+        if let Some(channel) = self.channels[request.channel].as_mut() {
+            channel.inflight.push_back((request.seq, key));
+        }
+        self.exchanging += 1;
+        let memory = self.exchanged.pop().unwrap_or_default();
+        self.place_flight(key, Flight::Exchange(Exchange::sent(head, program, parts, memory)));
+    }
+
     fn begin_collective(&mut self, head: Head, program: Arc<Program>, parts: Parts) {
         let place = &mut self.flights[head.key.index as usize].flight;
         if Exchange::fits(&program, &head.members, parts.raw().len(), &self.io) {

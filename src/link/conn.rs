@@ -51,6 +51,16 @@ impl Conn {
         either!(self, conn => conn.queued_frames())
     }
 
+    /// For frames that go past the queues.
+    #[inline]
+    pub(crate) fn tcp(&mut self) -> Option<&mut tcp::Conn> {
+        match self {
+            Conn::Tcp(conn) => Some(conn),
+            #[cfg(feature = "testing")]
+            Conn::Sim(_) => None,
+        }
+    }
+
     /// What has gone over it.
     pub(crate) fn traffic(&self) -> Traffic {
         either!(self, conn => conn.traffic())

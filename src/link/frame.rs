@@ -144,6 +144,15 @@ impl Header {
         self.consumed = consumed;
     }
 
+    /// Whether both are the same but for what is stamped.
+    pub(crate) fn is_like(&self, other: &Header) -> bool {
+        let of = |header: &Header| {
+            let Header { kind, flags, channel, number, item, length, offset, digest, .. } = *header;
+            (kind, flags, channel, number, item, length, offset, digest)
+        };
+        of(self) == of(other)
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());

@@ -22,6 +22,10 @@ const AHEAD: usize = 4096;
 /// Frames gathered into one system call.
 const GATHER: usize = 8;
 
+/// A frame up to this size is copied rather than gathered, which costs the system more.
+pub(crate) const SMALL: usize = 512;
+const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
 /// Unacknowledged data for this long means that the host has vanished.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// An idle connection is probed after this time, so that a vanished host is noticed without traffic.
@@ -106,6 +110,17 @@ struct Incoming {
     header: Header,
     sink: Sink,
     received: usize,
+}
+
+/// What a look past the queues has found.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Not the whole frame.
+    Nothing,
+    /// The frame, and how many eager bytes its sender has consumed.
+    Frame { consumed: u64 },
+    /// Another one, which was left to be read in the ordinary way.
+    Other,
 }
 
 /// Why a connection can't be used any more.
@@ -215,20 +230,13 @@ impl Conn {
     }
 
     fn write_some(&mut self, consumed: u64) -> Result<usize, Errno> {
-        /// A frame up to this size is copied rather than gathered, which costs the system more.
-        const SMALL: usize = 512;
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if self.outgoing.len() == 1
             && self.sent == 0
             && let Some(frame) = self.outgoing.front_mut()
             && frame.header.length as usize <= SMALL
         {
             frame.header.stamp(self.frames_sent, self.frames_received, consumed);
-            let payload = frame.payload.bytes();
-            let mut bytes = [0; HEADER_BYTES + SMALL];
-            bytes[..HEADER_BYTES].copy_from_slice(&frame.header.encode());
-            bytes[HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
-            return rustix::net::send(&self.socket, &bytes[..HEADER_BYTES + payload.len()], flags);
+            return send_small(&self.socket, &frame.header, frame.payload.bytes());
         }
         let mut headers = [[0u8; HEADER_BYTES]; GATHER];
         let count = self.outgoing.len().min(GATHER);
@@ -253,7 +261,76 @@ impl Conn {
                 }
             }
         }
-        rustix::net::sendmsg(&self.socket, &slices[..used], &mut SendAncillaryBuffer::default(), flags)
+        rustix::net::sendmsg(&self.socket, &slices[..used], &mut SendAncillaryBuffer::default(), SEND)
+    }
+
+    // --- past the queues
+
+    /// Whether nothing is under way in either direction, as far as is known here.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.outgoing.is_empty()
+            && self.incoming.is_none()
+            && self.start == self.end
+            && !(self.write_blocked || self.ended || self.said_bye || self.bye_queued || self.shut)
+    }
+
+    /// Sends a frame of up to [`SMALL`] bytes at once; what the system does not take of it is queued. An error means that
+    /// none of it has left.
+    pub(crate) fn send_past(
+        &mut self,
+        mut header: Header,
+        payload: &[u8],
+        consumed: u64,
+    ) -> Result<(), Errno> {
+        header.length = payload.len() as u32;
+        header.stamp(self.frames_sent, self.frames_received, consumed);
+        let bytes = send_small(&self.socket, &header, payload)?;
+        self.traffic.sent_bytes += bytes as u64;
+        if bytes == HEADER_BYTES + payload.len() {
+            self.frames_sent = self.frames_sent.wrapping_add(1);
+            self.traffic.sent_frames += 1;
+            return Ok(());
+        }
+        self.sent = bytes;
+        self.queued_bytes += payload.len() - bytes.saturating_sub(HEADER_BYTES);
+        self.outgoing.push_back(Outgoing { header, payload: Payload::Owned(payload.to_vec()) });
+        Ok(())
+    }
+
+    /// Looks for a frame like `due`, up to its counters, and copies its payload. What else comes is kept for
+    /// [`read`](Self::read), which is due then.
+    pub(crate) fn receive_past(&mut self, due: &Header, payload: &mut [u8]) -> Result<Found, Broken> {
+        let want = HEADER_BYTES + payload.len();
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        let missing = &mut self.ahead[self.end..want];
+        let bytes = match rustix::net::recv(&self.socket, missing, RecvFlags::DONTWAIT) {
+            Ok((bytes, _)) if bytes > 0 => bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Found::Nothing),
+            Ok(_) => return Err(self.ended()),
+            Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+        };
+        self.traffic.received_bytes += bytes as u64;
+        self.end += bytes;
+        if self.end < want {
+            return Ok(Found::Nothing);
+        }
+        let (head, body) = self.ahead[..want].split_at(HEADER_BYTES);
+        let header = Header::decode(head.try_into().unwrap_or(&[0; HEADER_BYTES]));
+        let fits = |header: &Header| header.is_like(due) && header.frame == self.frames_received;
+        let Some(header) = header.ok().filter(fits) else { return Ok(Found::Other) };
+        payload.copy_from_slice(body);
+        self.check_order(&header).map_err(Broken::Protocol)?;
+        self.frames_received = self.frames_received.wrapping_add(1);
+        self.traffic.received_frames += 1;
+        self.end = 0;
+        Ok(Found::Frame { consumed: header.consumed })
+    }
+
+    /// What has come is to be looked at.
+    pub(crate) fn read_again(&mut self) {
+        self.read_blocked = false;
     }
 
     /// `bytes` more have left: releases what is lent, drops finished frames.
@@ -472,6 +549,13 @@ impl Conn {
     pub(crate) fn is_shut(&self) -> bool {
         self.shut
     }
+}
+
+fn send_small(socket: &TcpStream, header: &Header, payload: &[u8]) -> Result<usize, Errno> {
+    let mut bytes = [0; HEADER_BYTES + SMALL];
+    bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+    bytes[HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+    rustix::net::send(socket, &bytes[..HEADER_BYTES + payload.len()], SEND)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! - `streams`: frames at random
 //! - `lent`: memory of a caller who waits, with a reader in it
 //! - `meet`: ranks of one process that call at about the same time, or not
+//! - `swap`: two ranks that swap small vectors, past the queues of a byte link
 //! - `elements`: a link that stops in the middle of one
 //! - `ended`: what is left of operations that have ended; `sleep`: what is seen before sleep
 
@@ -16,6 +17,7 @@ mod meet;
 mod payload;
 mod sleep;
 mod streams;
+mod swap;
 mod talk;
 
 use std::io::{Read, Write};
@@ -170,6 +172,13 @@ impl Scene {
     }
 
     pub(super) fn begin_with(&mut self, call: Call, parts: Parts) -> Begun {
+        let (mut begun, request) = self.request(call, parts);
+        begun.op = flying(self.engine.submit(request));
+        begun
+    }
+
+    /// A call that has not begun.
+    fn request(&mut self, call: Call, parts: Parts) -> (Begun, Request) {
         let program = self.program(call);
         let (operation, count, op, root, tag) = match call {
             Call::Place(count) => ("broadcast", count, None, Some(Rank(1)), None),
@@ -200,17 +209,9 @@ impl Scene {
             (_, None) => unreachable!(),
         };
         let (channel, deadline, digest) = (self.channel, self.deadline, desc.digest());
-        let op = flying(self.engine.submit(Request {
-            channel,
-            seq: number,
-            desc,
-            digest,
-            work,
-            parts,
-            deadline,
-            priority: Priority::Normal,
-        }));
-        Begun { op, call, number, digest, program }
+        let priority = Priority::Normal;
+        let request = Request { channel, seq: number, desc, digest, work, parts, deadline, priority };
+        (Begun { op: Arc::default(), call, number, digest, program }, request)
     }
 
     /// Waits for a call's end.
