@@ -18,7 +18,7 @@ use crate::link::{Class, Sink};
 use crate::path::Post;
 
 /// Messages up to this size come into memory that is kept for the next exchange, larger ones into blocks of the pool.
-pub(super) const SMALL: usize = 512;
+const SMALL: usize = 512;
 
 /// A rank's part of a plan in which every rank sends its whole vector to every other one, and reduces all of them.
 #[derive(Debug)]

@@ -351,34 +351,36 @@ impl Shared {
         if !self.submissions.is_empty() {
             return false;
         }
-        if self.hub.is_none() {
-            let asked = self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed);
-            let may_wait = self.policy == SpinPolicy::Look;
-            let swapped = if asked { None } else { core.swap(request, may_wait, &self.clock, || self.record()) };
-            let Some(swapped) = swapped else { return false };
-            let over = matches!(swapped, Submitted::Over(_)) && core.state.io.outbox.is_empty();
-            **submitted = Some(swapped);
-            *call = None;
-            return over;
-        }
+        let begun = if self.hub.is_some() { self.meet_here(core, request) } else { self.swap(core, request) };
+        let Some(begun) = begun else { return false };
+        let over = matches!(begun, Submitted::Over(_));
+        **submitted = Some(begun);
+        *call = None;
+        over && core.state.io.outbox.is_empty()
+    }
+
+    /// With ranks of this process.
+    fn meet_here(&self, core: &mut Core, request: &mut Request) -> Option<Submitted> {
         if !self.may_meet() {
-            return false;
+            return None;
         }
-        let over = match core.state.meet(request, &self.clock) {
-            None => return false,
-            Some(Ok(parts)) => {
-                **submitted = Some(Submitted::Over(parts));
-                true
-            }
-            Some(Err(part)) => {
+        Some(match core.state.meet(request, &self.clock)? {
+            Ok(parts) => Submitted::Over(parts),
+            Err(part) => {
                 let op = self.record();
                 core.state.launch_part(op.clone(), request, part);
-                **submitted = Some(Submitted::Flying(op));
-                false
+                Submitted::Flying(op)
             }
-        };
-        *call = None;
-        over
+        })
+    }
+
+    /// With a rank at the other end of a byte link.
+    fn swap(&self, core: &mut Core, request: &mut Request) -> Option<Submitted> {
+        let is_asked = self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed);
+        if is_asked {
+            return None;
+        }
+        core.swap(request, self.policy == SpinPolicy::Look, &self.clock, || self.record())
     }
 
     /// A record for a call.

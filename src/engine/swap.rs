@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::call::{Op, Request, Work};
 use super::core::Core;
-use super::exchange::{SMALL, header};
+use super::exchange::header;
 use super::io::Via;
 use super::meet::Meetings;
 use super::program::Program;
@@ -20,7 +20,7 @@ use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::Header;
-use crate::link::tcp::{Broken, Found};
+use crate::link::tcp::{Broken, Found, SMALL};
 use crate::runtime::clock::Clock;
 
 /// Looks for the other's vector before the call goes on in flight: some microseconds, which is what a vector needs that
@@ -61,6 +61,7 @@ impl Core {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(error) => {
+                self.state.now = clock.now();
                 let cause = std::io::Error::from(error).to_string();
                 self.broken(pair.peer, Class::Fast, Broken::Lost(cause));
                 return None;
@@ -74,9 +75,11 @@ impl Core {
         if let Some(channel) = self.state.channels[request.channel].as_mut() {
             channel.called(request.seq, request.desc);
         }
-        let Work::Collective(program) = std::mem::replace(&mut request.work, Work::GivenUp) else { return None };
+        let Work::Collective(program) = std::mem::replace(&mut request.work, Work::GivenUp) else {
+            return None;
+        };
         let parts = std::mem::replace(&mut request.parts, Parts::NONE);
-        let looks = if may_wait && self.swaps.meetings.waits() { LOOKS } else { 1 };
+        let looks = if may_wait && self.swaps.meetings.waits() { LOOKS } else { 0 };
         let found = self.await_vector(&pair, raw, looks);
         let met = matches!(found, Ok(true));
         self.swaps.meetings.met(met);
@@ -114,15 +117,14 @@ impl Core {
         (is_free && self.may_look_past()).then_some(Pair { peer, sent, due })
     }
 
-    /// Whether the other's vector has come.
-    fn await_vector(&mut self, pair: &Pair, raw: Raw, mut looks: usize) -> Result<bool, Broken> {
+    /// Whether the other's vector has come; what else has is left to the next turn.
+    fn await_vector(&mut self, pair: &Pair, raw: Raw, looks: usize) -> Result<bool, Broken> {
         self.swaps.memory.resize(SMALL / size_of::<u64>(), 0);
         let memory = Raw::of_words(&mut self.swaps.memory).sub(0..raw.len());
         let Some(conn) = self.links[pair.peer].as_mut().and_then(|links| links.fast.tcp()) else {
             return Ok(false);
         };
-        loop {
-            looks -= 1;
+        for _ in 0..looks {
             match conn.receive_past(&pair.due, memory.bytes_mut())? {
                 Found::Frame { consumed } => {
                     let io = &mut self.state.io;
@@ -131,13 +133,12 @@ impl Core {
                     io.consume_eager(pair.peer, raw.len());
                     return Ok(true);
                 }
-                Found::Nothing if looks > 0 => std::hint::spin_loop(),
-                Found::Nothing | Found::Other => {
-                    conn.read_again();
-                    return Ok(false);
-                }
+                Found::Nothing => std::hint::spin_loop(),
+                Found::Other => break,
             }
         }
+        conn.read_again();
+        Ok(false)
     }
 
     /// Both vectors, in the order of the sum.
