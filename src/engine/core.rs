@@ -1,14 +1,14 @@
 //! State and links together: one turn moves everything that can move, without waiting.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::call::{Op, Outcome};
 use super::io::{Io, Via};
 use super::links::{Counters, Guard};
+use super::meet::Meetings;
 use super::peer::Standing;
 use super::state::State;
-use super::swap::Swaps;
 use crate::buffer::pool::Pool;
 use crate::link::Class;
 use crate::link::conn::Conn;
@@ -27,6 +27,8 @@ const TURN_BYTES: usize = 1 << 20;
 const QUIET: u32 = 8;
 /// The same while nothing is in flight that a bulk connection is for.
 const SILENT: u32 = 64;
+/// For so long at most, swaps keep others from being read.
+const PAST: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -42,7 +44,10 @@ pub(crate) struct Core {
     pub(super) quiet: u32,
     /// The next look asks the poll set in any case.
     asks: bool,
-    pub(super) swaps: Swaps,
+    /// When the poll set was asked last.
+    pub(super) asked_at: Instant,
+    /// Where vectors come that are swapped, aligned for any element.
+    pub(super) window: Vec<u64>,
     /// The only peer that has connections.
     only: Option<usize>,
     /// This rank has said goodbye.
@@ -60,13 +65,14 @@ pub(super) struct Pair {
     pub(super) fast: Conn,
     pub(super) bulk: Conn,
     pub(super) guard: Guard,
+    pub(super) swaps: Meetings,
     /// Nothing more will come, by class.
     ended: [bool; 2],
 }
 
 impl Pair {
     fn new(fast: Conn, bulk: Conn) -> Self {
-        Pair { fast, bulk, guard: Guard::default(), ended: [false; 2] }
+        Pair { fast, bulk, guard: Guard::default(), swaps: Meetings::default(), ended: [false; 2] }
     }
 
     fn conn(&mut self, class: Class) -> &mut Conn {
@@ -141,7 +147,8 @@ impl Core {
             fabric,
             quiet: 0,
             asks: false,
-            swaps: Swaps::default(),
+            asked_at: now,
+            window: Vec::new(),
             only,
             leaving: false,
             failed: Vec::new(),
@@ -150,6 +157,7 @@ impl Core {
 
     /// Asks the poll set which connections can be read and written again.
     pub(crate) fn collect(&mut self) {
+        self.asked_at = self.state.now;
         let (links, quiet, may_write) = (&mut self.links, &mut self.quiet, &mut self.writable);
         let mut found = |peer: usize, class, readable, writable, ended| {
             if class == Class::Bulk {
@@ -188,10 +196,12 @@ impl Core {
         }
     }
 
-    /// Whether this look may leave out all but one connection that data is expected on; else the next one leaves out none.
-    pub(super) fn may_look_past(&mut self) -> bool {
+    /// Whether this look may leave out all but one connection that data is expected on, neither too often nor for too long;
+    /// else the next one leaves out none.
+    pub(super) fn may_look_past(&mut self, now: Instant) -> bool {
         self.quiet = self.quiet.wrapping_add(1);
-        self.asks |= self.quiet < QUIET || self.quiet.is_multiple_of(SILENT);
+        let is_due = now.saturating_duration_since(self.asked_at) > PAST;
+        self.asks |= is_due || self.quiet < QUIET || self.quiet.is_multiple_of(SILENT);
         !self.asks
     }
 

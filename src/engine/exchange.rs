@@ -104,6 +104,11 @@ impl Exchange {
         exchange
     }
 
+    /// `bytes` of the vector, as send 0, are still to leave.
+    pub(super) fn has_yet_to_send(&mut self, bytes: usize) {
+        self.memory.unsent.push(bytes);
+    }
+
     /// One whose vector has left already.
     pub(super) fn sent(head: Head, program: Arc<Program>, parts: Parts, mut memory: Kept) -> Exchange {
         let raw = parts.raw();

@@ -208,6 +208,11 @@ impl Io {
         self.peers.iter().flat_map(|peer| peer.queued).sum()
     }
 
+    /// The same for the rest of a frame that has left in part.
+    pub(crate) fn queue_rest(&mut self, peer: usize, class: Class, bytes: usize) {
+        self.peers[peer].queued[class as usize] += bytes;
+    }
+
     pub(crate) fn unqueue(&mut self, peer: usize, class: Class, bytes: usize) {
         let queued = &mut self.peers[peer].queued[class as usize];
         *queued = queued.saturating_sub(bytes);

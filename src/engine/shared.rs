@@ -356,7 +356,7 @@ impl Shared {
         let over = matches!(begun, Submitted::Over(_));
         **submitted = Some(begun);
         *call = None;
-        over && core.state.io.outbox.is_empty()
+        over && core.state.io.outbox.is_empty() && !core.writable
     }
 
     /// With ranks of this process.

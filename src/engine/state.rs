@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub channels: Vec<Option<Channel>>,
     ids: HashMap<u64, usize>,
     /// Where the last call was: most frames that come are for it.
-    recent: usize,
+    pub(super) recent: usize,
     flights: Vec<Slot>,
     free: Vec<u32>,
     /// Operations to be looked at in this turn, and in every turn.
@@ -49,7 +49,7 @@ pub(crate) struct State {
     /// Who moves first, and who waits for that.
     pub(super) order: Order,
     recycled: Vec<Recycled>,
-    exchanged: Vec<exchange::Kept>,
+    pub(super) exchanged: Vec<exchange::Kept>,
     pub(super) directed: Vec<direct::Kept>,
     pub(super) meetings: Meetings,
     /// Ended, but links may still know their memory.
@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub now: Instant,
     pub live: usize,
     /// Of these, exchanges.
-    exchanging: usize,
+    pub(super) exchanging: usize,
     pub room: Room,
     /// What went wrong, to be written where the user says.
     pub reports: Vec<(Arc<[u32]>, Report)>,
@@ -364,24 +364,6 @@ impl State {
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);
-    }
-
-    /// Goes on with an exchange whose vector has left.
-    pub(super) fn launch_sent(
-        &mut self,
-        op: Arc<Op>,
-        request: &Request,
-        program: Arc<Program>,
-        parts: Parts,
-    ) {
-        let Some(head) = self.new_head(op, request) else { return };
-        let key = head.key;
-        if let Some(channel) = self.channels[request.channel].as_mut() {
-            channel.inflight.push_back((request.seq, key));
-        }
-        self.exchanging += 1;
-        let memory = self.exchanged.pop().unwrap_or_default();
-        self.place_flight(key, Flight::Exchange(Exchange::sent(head, program, parts, memory)));
     }
 
     fn begin_collective(&mut self, head: Head, program: Arc<Program>, parts: Parts) {

@@ -11,28 +11,20 @@ use rustix::io::Errno;
 
 use super::call::{Op, Request, Work};
 use super::core::Core;
-use super::exchange::header;
+use super::exchange::{Exchange, header};
 use super::io::Via;
-use super::meet::Meetings;
-use super::program::Program;
 use super::shared::Submitted;
+use super::state::Flight;
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
-use crate::link::frame::Header;
+use crate::link::frame::{Header, Outgoing, Payload};
 use crate::link::tcp::{Broken, Found, SMALL};
 use crate::runtime::clock::Clock;
 
 /// Looks for the other's vector before the call goes on in flight: some microseconds, which is what a vector needs that
 /// leaves when ours arrives.
 const LOOKS: usize = 16;
-
-#[derive(Debug, Default)]
-pub(super) struct Swaps {
-    meetings: Meetings,
-    /// Where the other's vector comes, aligned for any element.
-    memory: Vec<u64>,
-}
 
 /// What leaves and what comes.
 struct Pair {
@@ -53,51 +45,78 @@ impl Core {
         record: impl FnOnce() -> Arc<Op>,
     ) -> Option<Submitted> {
         let pair = self.pair(request)?;
+        let now = clock.now();
+        if !self.may_look_past(now) {
+            return None;
+        }
         let raw = request.parts.raw();
         let io = &mut self.state.io;
         let consumed = io.peers[pair.peer].consumed;
-        let conn = self.links[pair.peer].as_mut()?.fast.tcp().filter(|conn| conn.is_at_rest())?;
-        match conn.send_past(pair.sent, raw.bytes_ref(), consumed) {
-            Ok(()) => {}
+        let link = self.links[pair.peer].as_mut()?;
+        let conn = link.fast.tcp().filter(|conn| conn.is_at_rest())?;
+        let part = match conn.send_past(pair.sent, raw.bytes_ref(), consumed) {
+            Ok(part) => part,
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(error) => {
-                self.state.now = clock.now();
+                self.state.now = now;
                 let cause = std::io::Error::from(error).to_string();
                 self.broken(pair.peer, Class::Fast, Broken::Lost(cause));
                 return None;
             }
-        }
-        self.writable |= conn.queued_frames() > 0;
+        };
+        let looks = if part.is_none() && may_wait && link.swaps.waits() { LOOKS } else { 0 };
         io.take_eager(pair.peer, raw.len());
-        (io.peers[pair.peer].waiting, io.peers[pair.peer].consumed_told) = (conn.queued_frames(), consumed);
-        let now = clock.now();
+        io.peers[pair.peer].consumed_told = consumed;
         (self.state.now, self.state.polled_at) = (now, now);
         if let Some(channel) = self.state.channels[request.channel].as_mut() {
             channel.called(request.seq, request.desc);
         }
-        let Work::Collective(program) = std::mem::replace(&mut request.work, Work::GivenUp) else {
-            return None;
-        };
-        let parts = std::mem::replace(&mut request.parts, Parts::NONE);
-        let looks = if may_wait && self.swaps.meetings.waits() { LOOKS } else { 0 };
         let found = self.await_vector(&pair, raw, looks);
-        let met = matches!(found, Ok(true));
-        self.swaps.meetings.met(met);
-        if met {
-            self.reduce(request, &program, raw);
+        if matches!(found, Ok(true)) {
+            self.reduce(request, raw);
             self.state.order.moved(request.priority);
-            return Some(Submitted::Over(parts));
+            return Some(Submitted::Over(std::mem::replace(&mut request.parts, Parts::NONE)));
         }
         let op = record();
-        self.state.launch_sent(op.clone(), request, program, parts);
+        self.fly(op.clone(), request, pair.peer, part);
         if let Err(broken) = found {
             self.broken(pair.peer, Class::Fast, broken);
         }
         Some(Submitted::Flying(op))
     }
 
+    /// Goes on in flight; of a frame that has left in part, the rest follows.
+    fn fly(&mut self, op: Arc<Op>, request: &mut Request, peer: usize, part: Option<(Header, usize)>) {
+        let request = request.take();
+        let state = &mut self.state;
+        let (Work::Collective(program), Some(head)) = (&request.work, state.new_head(op, &request)) else {
+            return;
+        };
+        let (key, raw) = (head.key, request.parts.raw());
+        if let Some(channel) = state.channels[request.channel].as_mut() {
+            channel.inflight.push_back((request.seq, key));
+        }
+        state.recent = request.channel;
+        state.exchanging += 1;
+        let memory = state.exchanged.pop().unwrap_or_default();
+        let mut exchange = Exchange::sent(head, program.clone(), request.parts, memory);
+        if let Some((header, sent)) = part
+            && let Some(link) = self.links[peer].as_mut()
+            && let Some(conn) = link.fast.tcp()
+        {
+            conn.queue_rest(Outgoing { header, payload: Payload::Lent { raw, run: key, step: 0 } }, sent);
+            let rest = conn.queued_bytes();
+            exchange.has_yet_to_send(rest);
+            state.io.queue_rest(peer, Class::Fast, rest);
+            state.io.peers[peer].waiting = conn.queued_frames();
+            self.writable = true;
+        }
+        state.place_flight(key, Flight::Exchange(exchange));
+        state.part_with_closed(key);
+    }
+
     /// What is to be swapped, if nothing stands in the way.
-    fn pair(&mut self, request: &Request) -> Option<Pair> {
+    fn pair(&self, request: &Request) -> Option<Pair> {
         let Work::Collective(program) = &request.work else { return None };
         let [send] = program.exchange.as_ref()?.sends.as_slice() else { return None };
         let [input] = program.inputs.as_slice() else { return None };
@@ -114,23 +133,23 @@ impl Core {
         let call = (channel.id, request.seq, request.digest);
         let (sent, mut due) = (header(call, send.message), header(call, input.message));
         due.length = bytes as u32;
-        (is_free && self.may_look_past()).then_some(Pair { peer, sent, due })
+        is_free.then_some(Pair { peer, sent, due })
     }
 
     /// Whether the other's vector has come; what else has is left to the next turn.
     fn await_vector(&mut self, pair: &Pair, raw: Raw, looks: usize) -> Result<bool, Broken> {
-        self.swaps.memory.resize(SMALL / size_of::<u64>(), 0);
-        let memory = Raw::of_words(&mut self.swaps.memory).sub(0..raw.len());
-        let Some(conn) = self.links[pair.peer].as_mut().and_then(|links| links.fast.tcp()) else {
-            return Ok(false);
-        };
+        self.window.resize(SMALL / size_of::<u64>(), 0);
+        let window = Raw::of_words(&mut self.window).sub(0..raw.len());
+        let Some(link) = self.links[pair.peer].as_mut() else { return Ok(false) };
+        let Some(conn) = link.fast.tcp() else { return Ok(false) };
         for _ in 0..looks {
-            match conn.receive_past(&pair.due, memory.bytes_mut())? {
+            match conn.receive_past(&pair.due, window.bytes_mut())? {
                 Found::Frame { consumed } => {
                     let io = &mut self.state.io;
                     io.returned(pair.peer, consumed).map_err(Broken::Protocol)?;
                     io.receive_eager(pair.peer, raw.len()).map_err(Broken::Protocol)?;
                     io.consume_eager(pair.peer, raw.len());
+                    link.swaps.met(true);
                     return Ok(true);
                 }
                 Found::Nothing => std::hint::spin_loop(),
@@ -138,17 +157,16 @@ impl Core {
             }
         }
         conn.read_again();
+        link.swaps.met(false);
         Ok(false)
     }
 
     /// Both vectors, in the order of the sum.
-    fn reduce(&mut self, request: &Request, program: &Program, raw: Raw) {
-        let Some(shape) = &program.exchange else { return };
-        if raw.len() > 0 {
-            let memory = Raw::of_words(&mut self.swaps.memory).sub(0..raw.len());
-            let source = |index: usize| if shape.srcs[index].is_some() { memory } else { raw };
-            let reduction = request.desc.reduction(shape.post, 2);
-            raw.reduce_from(reduction, &[source(0), source(1)], &[]);
-        }
+    fn reduce(&mut self, request: &Request, raw: Raw) {
+        let Work::Collective(program) = &request.work else { return };
+        let Some(shape) = program.exchange.as_ref().filter(|_| raw.len() > 0) else { return };
+        let window = Raw::of_words(&mut self.window).sub(0..raw.len());
+        let source = |index: usize| if shape.srcs[index].is_some() { window } else { raw };
+        raw.reduce_from(request.desc.reduction(shape.post, 2), &[source(0), source(1)], &[]);
     }
 }

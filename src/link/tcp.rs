@@ -274,27 +274,31 @@ impl Conn {
             && !(self.write_blocked || self.ended || self.said_bye || self.bye_queued || self.shut)
     }
 
-    /// Sends a frame of up to [`SMALL`] bytes at once; what the system does not take of it is queued. An error means that
-    /// none of it has left.
+    /// Sends a frame of up to [`SMALL`] bytes at once, as far as the system takes it. Says how many bytes that were, with the
+    /// header that has left, if it was not all: the rest is to be [queued](Self::queue_rest) before anything else.
     pub(crate) fn send_past(
         &mut self,
         mut header: Header,
         payload: &[u8],
         consumed: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<(Header, usize)>, Errno> {
         header.length = payload.len() as u32;
         header.stamp(self.frames_sent, self.frames_received, consumed);
         let bytes = send_small(&self.socket, &header, payload)?;
         self.traffic.sent_bytes += bytes as u64;
-        if bytes == HEADER_BYTES + payload.len() {
-            self.frames_sent = self.frames_sent.wrapping_add(1);
-            self.traffic.sent_frames += 1;
-            return Ok(());
+        if bytes < HEADER_BYTES + payload.len() {
+            return Ok(Some((header, bytes)));
         }
-        self.sent = bytes;
-        self.queued_bytes += payload.len() - bytes.saturating_sub(HEADER_BYTES);
-        self.outgoing.push_back(Outgoing { header, payload: Payload::Owned(payload.to_vec()) });
-        Ok(())
+        self.frames_sent = self.frames_sent.wrapping_add(1);
+        self.traffic.sent_frames += 1;
+        Ok(None)
+    }
+
+    /// The rest of a frame of which so many bytes have left.
+    pub(crate) fn queue_rest(&mut self, frame: Outgoing, sent: usize) {
+        self.sent = sent;
+        self.queued_bytes += frame.payload.bytes().len() - sent.saturating_sub(HEADER_BYTES);
+        self.outgoing.push_back(frame);
     }
 
     /// Looks for a frame like `due`, up to its counters, and copies its payload. What else comes is kept for
@@ -308,18 +312,21 @@ impl Conn {
         let bytes = match rustix::net::recv(&self.socket, missing, RecvFlags::DONTWAIT) {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Found::Nothing),
+            // What had come before is looked at first.
+            _ if self.end > 0 => return Ok(Found::Other),
             Ok(_) => return Err(self.ended()),
             Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
         };
         self.traffic.received_bytes += bytes as u64;
         self.end += bytes;
-        if self.end < want {
+        let Some((head, body)) = self.ahead[..self.end].split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(Found::Nothing);
+        };
+        let fits = |header: &Header| header.is_like(due) && header.frame == self.frames_received;
+        let Some(header) = Header::decode(head).ok().filter(fits) else { return Ok(Found::Other) };
+        if body.len() < payload.len() {
             return Ok(Found::Nothing);
         }
-        let (head, body) = self.ahead[..want].split_at(HEADER_BYTES);
-        let header = Header::decode(head.try_into().unwrap_or(&[0; HEADER_BYTES]));
-        let fits = |header: &Header| header.is_like(due) && header.frame == self.frames_received;
-        let Some(header) = header.ok().filter(fits) else { return Ok(Found::Other) };
         payload.copy_from_slice(body);
         self.check_order(&header).map_err(Broken::Protocol)?;
         self.frames_received = self.frames_received.wrapping_add(1);

@@ -1,23 +1,51 @@
 //! Two ranks that swap small vectors past the queues of a connection: what comes may be there, late, in parts, or another thing.
 
+use std::sync::Barrier;
+use std::time::Instant;
+
 use super::super::Submitted;
+use super::super::core::Core;
+use super::super::meet::Meetings;
 use super::*;
+use crate::link::frame::{Outgoing, Payload};
 use crate::link::tcp::{Conn, SMALL};
 use crate::link::{Handler, RunKey, Sink};
 
 const COUNT: usize = 16;
 
-/// Begins an exchange after the liar has acted on what is known of it, and nobody else has looked at that.
 fn swap(scene: &mut Scene, act: impl FnOnce(&mut Liar, &Begun)) -> (Begun, Option<Submitted>) {
-    let (mut begun, mut request) = scene.request(Call::Exchange(COUNT), Parts::from_vec(vec![1f32; COUNT]));
+    swap_of(scene, COUNT, act)
+}
+
+/// Begins an exchange after the liar has acted on what is known of it, and nobody else has looked at that.
+fn swap_of(
+    scene: &mut Scene,
+    count: usize,
+    act: impl FnOnce(&mut Liar, &Begun),
+) -> (Begun, Option<Submitted>) {
+    let (mut begun, mut request) = scene.request(Call::Exchange(count), Parts::from_vec(vec![1f32; count]));
     let shared = scene.engine.shared.clone();
     let submitted = shared.with_core(|core| {
         core.state.now = shared.clock.now();
+        core.ask_poll_set();
         core.turn(true);
-        // For long nothing has moved elsewhere, and it was looked at just now.
+        // For long nothing has moved elsewhere, it was looked at just now, however long this takes, and the other was
+        // always there.
         core.quiet = 1024;
+        core.asked_at = Instant::now() + Duration::from_secs(3600);
+        if let Some(link) = &mut core.links[1] {
+            link.swaps = Meetings::default();
+        }
         act(&mut scene.liar, &begun);
-        core.swap(&mut request, true, &shared.clock, || begun.op.clone())
+        let received = |core: &Core| core.links[1].as_ref().map(|link| link.fast.traffic().received_bytes);
+        let fast = &core.links[1].as_ref().unwrap().fast;
+        let unread = rustix::io::ioctl_fionread(fast.socket().unwrap()).unwrap();
+        let before = received(core);
+        let submitted = core.swap(&mut request, true, &shared.clock, || begun.op.clone());
+        if unread > 0 && submitted.is_some() {
+            assert_ne!(received(core), before, "it was not looked at");
+        }
+        submitted
     });
     match submitted {
         Some(Submitted::Flying(_)) => shared.keeper.attend(),
@@ -31,7 +59,7 @@ fn swap(scene: &mut Scene, act: impl FnOnce(&mut Liar, &Begun)) -> (Begun, Optio
 fn vector(begun: &Begun) -> (Header, Vec<u8>) {
     let mut header = begun.data(true, 0);
     header.flags = EAGER;
-    (header, [2f32.to_le_bytes(); COUNT].concat())
+    (header, 2f32.to_le_bytes().repeat(begun.bytes() / 4))
 }
 
 fn send_vector(liar: &mut Liar, begun: &Begun) {
@@ -41,7 +69,7 @@ fn send_vector(liar: &mut Liar, begun: &Begun) {
 
 fn assert_over(submitted: Option<Submitted>) {
     match submitted {
-        Some(Submitted::Over(parts)) => assert_eq!(parts.into_vec::<f32>(), [3f32; COUNT]),
+        Some(Submitted::Over(parts)) => assert!(parts.into_vec::<f32>().iter().all(|sum| *sum == 3.0)),
         other => panic!("{other:?} although all was there"),
     }
 }
@@ -207,6 +235,22 @@ fn nonsense_and_a_peer_that_goes_end_the_call() {
     }
 }
 
+#[test]
+fn the_smallest_and_the_largest_swap() {
+    watched("sizes", || {
+        let mut scene = Scene::new();
+        for count in [0, 1, SMALL / 4] {
+            let (_, submitted) = swap_of(&mut scene, count, send_vector);
+            assert_over(submitted);
+        }
+        let (begun, submitted) = swap_of(&mut scene, SMALL / 4 + 1, |_, _| {});
+        assert!(submitted.is_none(), "larger ones begin in the ordinary way");
+        send_vector(&mut scene.liar, &begun);
+        scene.end(&begun).unwrap();
+        scene.assert_usable();
+    });
+}
+
 /// Whoever only ever calls such swaps sees what comes elsewhere nevertheless.
 #[test]
 fn the_poll_set_is_asked_in_between() {
@@ -214,12 +258,116 @@ fn the_poll_set_is_asked_in_between() {
     let begun = scene.begin(Call::Exchange(COUNT));
     scene.liar.serve(&begun);
     scene.end(&begun).unwrap();
-    let past = scene.engine.shared.with_core(|core| {
+    scene.engine.shared.with_core(|core| {
+        let now = Instant::now();
+        core.quiet = 1024;
+        for _ in 0..3 {
+            core.state.now = now;
+            core.turn(true);
+            let past = (0..1000).take_while(|_| core.may_look_past(now)).count();
+            assert!((1..64).contains(&past), "{past} looks at one connection only");
+            assert!(!core.may_look_past(now), "until it has been asked");
+        }
         core.turn(true);
-        (0..1000).take_while(|_| core.may_look_past()).count()
+        assert!(core.may_look_past(now + Duration::from_micros(900)));
+        assert!(!core.may_look_past(now + Duration::from_micros(1100)), "for long");
     });
-    assert!(past < 64, "{past} looks at one connection only");
-    assert!(!scene.engine.shared.with_core(|core| core.may_look_past()), "until it has been asked");
+}
+
+/// Two ranks that look for each other, each on its thread.
+#[test]
+fn ranks_that_call_at_the_same_time_are_over_before_they_return() {
+    const CALLS: usize = 3000;
+    watched("both", || {
+        let (near, [fast, bulk]) = link();
+        [&fast, &bulk].into_iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let plan = PlanCache::new().get(Algorithm::MeshOneShot, Collective::AllReduce, 2).unwrap();
+        let begin = Arc::new(Barrier::new(2));
+        let rank = |me: usize, link: PeerLink| {
+            let (plan, begin) = (plan.clone(), begin.clone());
+            std::thread::spawn(move || {
+                let mut peers = vec![PeerLink::Myself, link];
+                peers.rotate_right(me);
+                let labels = vec!["host0".to_string(), "host1".to_string()];
+                let memory = Memory { limit: 64 << 20 };
+                let engine = Engine::new(me, peers, labels, None, SpinPolicy::Look, memory).unwrap();
+                let channel = engine.open(Channel::new(CHANNEL, "world".into(), Arc::new([0, 1]), me));
+                let program = Arc::new(Program::new(plan, me));
+                begin.wait();
+                let mut over = 0;
+                for seq in 0..CALLS as u64 {
+                    let values = vec![me as f32 + 1.0, seq as f32];
+                    let desc = CallDesc {
+                        operation: "all_reduce",
+                        dtype: DType::F32,
+                        count: values.len(),
+                        op: Some(ReduceOp::Sum),
+                        root: None,
+                        tag: None,
+                        algorithm: program.plan.algorithm,
+                        fingerprint: program.plan.fingerprint(),
+                    };
+                    let submitted = engine.submit(Request {
+                        channel,
+                        seq,
+                        desc,
+                        digest: desc.digest(),
+                        work: Work::Collective(program.clone()),
+                        parts: Parts::from_vec(values),
+                        deadline: Duration::from_secs(60),
+                        priority: Priority::Normal,
+                    });
+                    let parts = match submitted {
+                        Submitted::Over(parts) => {
+                            over += 1;
+                            parts
+                        }
+                        Submitted::Flying(op) => {
+                            engine.block_on(&op);
+                            let outcome = op.take_outcome().unwrap();
+                            outcome.result.unwrap();
+                            outcome.parts.unwrap()
+                        }
+                    };
+                    assert_eq!(parts.into_vec::<f32>(), [3.0, 2.0 * seq as f32]);
+                }
+                begin.wait();
+                over
+            })
+        };
+        let ranks = [rank(0, near), rank(1, PeerLink::Tcp { fast, bulk })];
+        let over: usize = ranks.into_iter().map(|rank| rank.join().unwrap()).sum();
+        assert!(over > 0, "not one of {CALLS}");
+    });
+}
+
+/// A peer that does not read: what has left in part is the call's until the rest has left.
+#[test]
+fn a_call_is_not_over_while_its_vector_has_not_left() {
+    watched("not read", || {
+        let (peer, conns) = link();
+        if let PeerLink::Tcp { fast, .. } = &peer {
+            socket2::SockRef::from(fast).set_send_buffer_size(1).unwrap();
+        }
+        socket2::SockRef::from(&conns[0]).set_recv_buffer_size(1).unwrap();
+        let mut scene = Scene::with(0, vec![PeerLink::Myself, peer], conns);
+        let mut calls = 0;
+        let begun = loop {
+            let (begun, submitted) = swap(&mut scene, send_vector);
+            calls += 1;
+            assert!(calls < 2000, "all have left");
+            if !matches!(submitted, Some(Submitted::Over(_))) {
+                break begun;
+            }
+        };
+        scene.engine.shared.drive();
+        assert!(!begun.op.is_done());
+        for number in 0..calls {
+            assert_eq!(scene.liar.read(Class::Fast).unwrap().0.frame, number);
+        }
+        assert_eq!(scene.end(&begun).unwrap(), [3f32; COUNT]);
+        scene.assert_usable();
+    });
 }
 
 /// Takes whole frames, whose payload tells their place.
@@ -259,7 +407,11 @@ fn a_frame_that_leaves_in_part_is_finished() {
                 let payload = vec![number as u8; length];
                 let header = Header::new(Kind::Data, 0, number as u64);
                 match near.send_past(header, &payload, 0) {
-                    Ok(()) => number += 1,
+                    Ok(None) => number += 1,
+                    Ok(Some((header, sent))) => {
+                        near.queue_rest(Outgoing { header, payload: Payload::Owned(payload) }, sent);
+                        number += 1;
+                    }
                     Err(rustix::io::Errno::AGAIN) => while far.read(0, 1 << 20, &mut taken).unwrap() {},
                     Err(error) => panic!("{error}"),
                 }
