@@ -247,6 +247,23 @@ fn a_process_that_is_stopped_for_three_seconds_is_not_given_up() {
     world.end(None);
 }
 
+/// As a quota of processor time does.
+#[test]
+fn a_process_that_runs_for_a_twentieth_of_the_time_is_not_given_up() {
+    for (n, count) in [(3, 5000), (2, 2)] {
+        let mut world = Processes::start("reduce for a while", n, count, &meeting_place(), 30);
+        world.all_say("running", None);
+        for _ in 0..30 {
+            world.signal(1, Signal::STOP);
+            std::thread::sleep(Duration::from_millis(95));
+            world.signal(1, Signal::CONT);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        world.all_say("done", None);
+        world.end(None);
+    }
+}
+
 #[test]
 fn what_was_sent_arrives_although_its_sender_has_left() {
     for count in [2000usize, 4 << 20] {
