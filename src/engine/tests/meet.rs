@@ -5,10 +5,9 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use super::super::keeper::Keeper;
-use super::super::{CallDesc, Engine, PeerLink, Priority, Program, Request, Submitted, Work};
-use super::{CHANNEL, Channel, Memory, watched};
+use super::super::{Engine, PeerLink, Priority, Program, Request, Submitted, Work};
+use super::{CHANNEL, Channel, Memory, sum_of, watched};
 use crate::buffer::parts::Parts;
-use crate::element::{DType, ReduceOp};
 use crate::error::Error;
 use crate::link::memory::Hub;
 use crate::path::{Algorithm, Collective, PlanCache};
@@ -46,17 +45,7 @@ fn world(ranks: usize) -> Vec<Member> {
 
 impl Member {
     fn begin(&mut self, values: Vec<f32>) -> Submitted {
-        let plan = &self.program.plan;
-        let desc = CallDesc {
-            operation: "all_reduce",
-            dtype: DType::F32,
-            count: values.len(),
-            op: Some(ReduceOp::Sum),
-            root: None,
-            tag: None,
-            algorithm: plan.algorithm,
-            fingerprint: plan.fingerprint(),
-        };
+        let desc = sum_of(&self.program, values.len());
         self.next += 1;
         self.engine.submit(Request {
             channel: self.channel,

@@ -112,6 +112,20 @@ pub(super) fn flying(call: super::Submitted) -> Arc<Op> {
     }
 }
 
+/// A sum of so many f32, by this program.
+pub(super) fn sum_of(program: &Program, count: usize) -> CallDesc {
+    CallDesc {
+        operation: "all_reduce",
+        dtype: DType::F32,
+        count,
+        op: Some(ReduceOp::Sum),
+        root: None,
+        tag: None,
+        algorithm: program.plan.algorithm,
+        fingerprint: program.plan.fingerprint(),
+    }
+}
+
 /// Runs `act` on a thread; panics if it does not end.
 pub(super) fn watched<R: Send + 'static>(name: &str, act: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, receiver) = mpsc::channel();

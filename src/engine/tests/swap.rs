@@ -297,16 +297,7 @@ fn ranks_that_call_at_the_same_time_are_over_before_they_return() {
                 let mut over = 0;
                 for seq in 0..CALLS as u64 {
                     let values = vec![me as f32 + 1.0, seq as f32];
-                    let desc = CallDesc {
-                        operation: "all_reduce",
-                        dtype: DType::F32,
-                        count: values.len(),
-                        op: Some(ReduceOp::Sum),
-                        root: None,
-                        tag: None,
-                        algorithm: program.plan.algorithm,
-                        fingerprint: program.plan.fingerprint(),
-                    };
+                    let desc = sum_of(&program, values.len());
                     let submitted = engine.submit(Request {
                         channel,
                         seq,
