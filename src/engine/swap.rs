@@ -59,8 +59,7 @@ impl Core {
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(error) => {
                 self.state.now = now;
-                let cause = std::io::Error::from(error).to_string();
-                self.broken(pair.peer, Class::Fast, Broken::Lost(cause));
+                self.broken(pair.peer, Class::Fast, error.into());
                 return None;
             }
         };
@@ -156,7 +155,7 @@ impl Core {
                 Found::Other => break,
             }
         }
-        conn.read_again();
+        link.fast.unblock(true, false, false);
         link.swaps.met(false);
         Ok(false)
     }

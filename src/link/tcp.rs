@@ -145,6 +145,12 @@ impl Broken {
     }
 }
 
+impl From<Errno> for Broken {
+    fn from(error: Errno) -> Self {
+        Broken::Lost(std::io::Error::from(error).to_string())
+    }
+}
+
 impl Conn {
     pub(crate) fn new(socket: TcpStream, class: Class) -> Self {
         Conn {
@@ -223,7 +229,7 @@ impl Conn {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(progress)
@@ -315,7 +321,7 @@ impl Conn {
             // What had come before is looked at first.
             _ if self.end > 0 => return Ok(Found::Other),
             Ok(_) => return Err(self.ended()),
-            Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+            Err(error) => return Err(error.into()),
         };
         self.traffic.received_bytes += bytes as u64;
         self.end += bytes;
@@ -333,11 +339,6 @@ impl Conn {
         self.traffic.received_frames += 1;
         self.end = 0;
         Ok(Found::Frame { consumed: header.consumed })
-    }
-
-    /// What has come is to be looked at.
-    pub(crate) fn read_again(&mut self) {
-        self.read_blocked = false;
     }
 
     /// `bytes` more have left: releases what is lent, drops finished frames.
@@ -405,7 +406,7 @@ impl Conn {
                     return Ok(progress);
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(Broken::Lost(std::io::Error::from(error).to_string())),
+                Err(error) => return Err(error.into()),
             }
         }
     }
