@@ -110,7 +110,7 @@ pub use communicator::{
     Builder, Close, Communicator, Connect, Dup, Keyed, Operation, PreparedAllReduce, Rebuild, Resources,
     SchedulerStats, Split, State, SuspendedDeadlines, View, blocking,
 };
-pub use domain::{Phase, Token};
+pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};
 pub use error::{
     CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,

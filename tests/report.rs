@@ -63,8 +63,11 @@ fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
         assert!(operation.starts_with("recv(") && operation.contains("tag 12"), "{operation}");
         assert_eq!((*number, &lost.waits_for[..]), (Seq(0), &[Rank(0)][..]), "{lost:?}");
         let states: Vec<_> = report.links.iter().map(|link| (link.rank.0, link.kind, link.state)).collect();
-        assert!(states.len() == 2 && states.iter().all(|(_, kind, _)| *kind == LinkKind::Tcp), "{states:?}");
-        down |= states.contains(&(2, LinkKind::Tcp, LinkState::Down));
+        assert!(
+            states.len() == 2 && states.iter().all(|(_, kind, _)| *kind == LinkKind::SharedMemory),
+            "{states:?}"
+        );
+        down |= states.contains(&(2, LinkKind::SharedMemory, LinkState::Down));
         assert!(report.links.iter().all(|link| link.received_bytes > 0), "{:?}", report.links);
     }
     // Who was told of the loss by the other may not have seen it yet.

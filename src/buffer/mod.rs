@@ -5,12 +5,14 @@
 //! - `parts`: a buffer with its type erased, as an operation holds it
 //! - `raw`: a range of memory as the engine sees it; the only place where it is read or written
 //! - `pool`: staging memory, bounded and reused
+//! - `segment`: memory that other processes map
 
 pub(crate) mod lend;
 mod owned;
 pub(crate) mod parts;
 pub(crate) mod pool;
 pub(crate) mod raw;
+pub(crate) mod segment;
 
 pub use lend::{Lend, LendMut, Nothing};
 pub use owned::Buffer;

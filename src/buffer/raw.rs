@@ -64,6 +64,12 @@ impl Raw {
         unsafe { kernel::copy(self.ptr, src.as_ptr(), self.bytes) }
     }
 
+    pub(crate) fn copy_to_slice(self, dst: &mut [u8]) {
+        assert_eq!(self.bytes, dst.len(), "copy between ranges of different lengths");
+        // SAFETY: valid for `bytes`; a mutable Rust slice overlaps nothing.
+        unsafe { kernel::copy(dst.as_mut_ptr(), self.ptr, self.bytes) }
+    }
+
     pub(crate) fn to_vec(self) -> Vec<u8> {
         self.bytes_ref().to_vec()
     }

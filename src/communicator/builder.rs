@@ -13,8 +13,8 @@ use super::Communicator;
 use super::local::WORLD;
 use super::resources::memory;
 use crate::domain::{
-    JoinConfig, JoinFuture, Membership, Processors, Rendezvous, Token, VERSION_FACT, from_env, join,
-    join_blocking,
+    JoinConfig, JoinFuture, Link, Membership, Processors, Rendezvous, SharedMemory, Token, VERSION_FACT,
+    from_env, join, join_blocking,
 };
 use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
@@ -70,6 +70,7 @@ impl Communicator {
     /// | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
     /// | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports where ranks listen: see [`Builder::ports`] |
     /// | `HCOMM_MEMORY` | memory beyond callers' buffers; see [`Builder::memory`] |
+    /// | `HCOMM_SHARED_MEMORY` | `auto`, `require` or `never`; see [`Builder::shared_memory`] |
     /// | `HCOMM_REPORT` | file for reports of failed operations; see [`report_to`](Self::report_to) |
     ///
     /// Under torchrun, whose own store occupies `MASTER_PORT`, rank 0 listens on the next port unless `HCOMM_ROOT_PORT` is
@@ -236,6 +237,14 @@ impl Builder {
         self
     }
 
+    /// Whether ranks of one host share memory: where they can, by default. See
+    /// [`links`](Communicator::links) for what came of it. It needs no more than one user and one network namespace; containers
+    /// that have these share memory, too.
+    pub fn shared_memory(mut self, wanted: SharedMemory) -> Self {
+        self.config.shared_memory = wanted;
+        self
+    }
+
     /// Joins. All ranks call it. Set-up begins at the call, on a thread of its own, not when the future is first polled.
     ///
     /// # Errors
@@ -248,6 +257,7 @@ impl Builder {
     ///   [`InitError::Unreachable`] where the root, or another rank, can't be reached;
     /// - [`InitError::DuplicateRank`], [`InitError::DuplicateDevice`], [`InitError::WorldSize`], [`InitError::FactsDiffer`] and
     ///   [`InitError::Version`] where ranks contradict each other; [`InitError::Authentication`] where tokens differ;
+    /// - [`InitError::SharedMemory`] if two ranks of a host can't share memory and [must](SharedMemory::Require);
     /// - [`InitError::Lost`] if a rank, or the root, goes away meanwhile;
     /// - [`InitError::Limit`] if memory, descriptors or threads are too few, with need and available; [`InitError::Io`] if the
     ///   system refuses something else, or the file of `HCOMM_REPORT` can't be opened.
@@ -287,6 +297,7 @@ impl Builder {
         self.config.facts.extend(entries);
         self.config.facts.push(("HCOMM_MEMORY".into(), memory.limit.to_string()));
         self.config.facts.push((VERSION_FACT.into(), env!("CARGO_PKG_VERSION").into()));
+        self.config.lanes_memory = memory.lanes();
         let name = self.config.name.clone();
         let rest = Rest { name, order: self.order, deadline: self.operation_deadline, memory };
         Ok((self.config, rest))
@@ -382,7 +393,7 @@ impl Future for Connect {
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
         let run = membership.run();
-        let Membership { rank, members, streams, phases, .. } = membership;
+        let Membership { rank, members, links, phases, .. } = membership;
         let me = rank.index();
         let here = || members.iter().filter(|member| member.host == members[me].host);
         let (ranks_here, processors) =
@@ -391,18 +402,21 @@ impl Communicator {
         let crowded = ranks_here == members.len() && ranks_here > processors;
         let mut labels = Vec::new();
         let mut peers = Vec::new();
-        for (member, streams) in members.iter().zip(streams) {
+        let mut reasons = Vec::new();
+        for ((index, member), link) in members.iter().enumerate().zip(links) {
             labels.push(format!(
                 "host {}, address {}, process {}",
                 member.hostname,
                 member.address.ip(),
                 member.pid
             ));
-            peers.push(match streams {
+            peers.push(match link {
                 None => PeerLink::Myself,
-                Some(streams) => {
+                Some(Link::Shm(ends)) => PeerLink::Shm(ends),
+                Some(Link::Tcp { streams, instead }) => {
                     tcp::tune(&streams.fast, streams.same_host);
                     tcp::tune(&streams.bulk, streams.same_host);
+                    reasons.extend(instead.map(|reason| (index, reason)));
                     PeerLink::Tcp { fast: streams.fast, bulk: streams.bulk }
                 }
             });
@@ -410,6 +424,9 @@ impl Communicator {
         let io = |error| InitError::Io { what: "poll set and service thread".into(), error };
         let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
+        for (peer, reason) in reasons {
+            engine.explain_link(peer, format!("shared memory is not used: {reason}"));
+        }
         let all = (0..members.len() as u32).collect();
         let plans = Arc::new(Mutex::new(PlanCache::new()));
         let facts = facts(members.len() as u32, rest.order).crowded(crowded);

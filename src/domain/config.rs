@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::beside::SharedMemory;
 use super::token::Token;
 use crate::error::InitError;
 use crate::rank::Rank;
@@ -45,6 +46,9 @@ pub(crate) struct JoinConfig {
     pub device: Option<u32>,
     /// Name of the communicator; groups of different names don't mix.
     pub name: String,
+    /// Whether ranks of one host share memory, and how much of it this process may use for that.
+    pub shared_memory: SharedMemory,
+    pub lanes_memory: usize,
     /// What plans are chosen from: must be equal on all ranks.
     pub facts: Vec<(String, String)>,
 }
@@ -103,6 +107,8 @@ impl Default for JoinConfig {
             port_range: None,
             device: None,
             name: "world".into(),
+            shared_memory: SharedMemory::default(),
+            lanes_memory: 0,
             facts: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@
 //! | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of both |
 //! | `HCOMM_REPORT` | file to which reports of failed operations are appended; read by `hcomm why` |
 //! | `HCOMM_MEMORY` | memory per process beyond the users' buffers, as `64M`; equal on all |
+//! | `HCOMM_SHARED_MEMORY` | `auto`, `require` or `never`: whether ranks of one host share memory |
 //! | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |
 //! | `HCOMM_INTERFACE` | exact interface name, or address, that the others are told |
 //! | `HCOMM_PORT_RANGE` | `FIRST-LAST`, ports where ranks listen: one per rank of a host, and one for rank 0 at a `file` |
@@ -20,18 +21,20 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use super::beside::SharedMemory;
 use super::config::{JoinConfig, Rendezvous};
 use super::token::Token;
 use crate::error::InitError;
 use crate::rank::Rank;
 
 const TOKEN: &str = "HCOMM_TOKEN";
+const SHARED_MEMORY: &str = "HCOMM_SHARED_MEMORY";
 
 /// What to do where nothing has said who this process is.
 const START: &str = "start it with `hcomm run -n N -- PROGRAM` or torchrun, or use Communicator::builder()";
 
 /// Every variable that is looked at, in the order in which an error shows them.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -41,6 +44,7 @@ const VARIABLES: [&str; 12] = [
     "HCOMM_RENDEZVOUS",
     TOKEN,
     "HCOMM_INTERFACE",
+    SHARED_MEMORY,
     "HCOMM_PORT_RANGE",
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RUN_ID",
@@ -82,10 +86,21 @@ fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
         token: token.map_err(|error| format!("{TOKEN}: {error}"))?,
         interface: env.text("HCOMM_INTERFACE"),
         port_range: env.text("HCOMM_PORT_RANGE").map(|text| port_range(&text)).transpose()?,
+        shared_memory: shared_memory(env)?,
         ..JoinConfig::default()
     };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
+}
+
+fn shared_memory(env: &Env<'_>) -> Result<SharedMemory, String> {
+    let Some(text) = env.text(SHARED_MEMORY) else { return Ok(SharedMemory::default()) };
+    match text.as_str() {
+        "auto" => Ok(SharedMemory::Auto),
+        "require" => Ok(SharedMemory::Require),
+        "never" => Ok(SharedMemory::Never),
+        _ => Err(format!("{SHARED_MEMORY} is {text:?}, and not auto, require or never")),
+    }
 }
 
 fn rendezvous(env: &Env<'_>, world: u32) -> Result<Rendezvous, String> {

@@ -41,6 +41,8 @@ pub(super) enum Kind {
     Fast,
     /// Data between two ranks: everything else.
     Bulk,
+    /// Two ranks of one host are to share memory.
+    Memory,
 }
 
 /// Bytes of a [`Hello`]: magic 8, version 2, flags 2, kind 2, reserved 2, from 4, to 4, reserved 8, nonce 32.
@@ -98,11 +100,12 @@ impl Kind {
             Kind::Control => 1,
             Kind::Fast => 2,
             Kind::Bulk => 3,
+            Kind::Memory => 4,
         }
     }
 
     fn from_code(code: u16) -> Option<Kind> {
-        [Kind::Control, Kind::Fast, Kind::Bulk].into_iter().find(|kind| kind.code() == code)
+        [Kind::Control, Kind::Fast, Kind::Bulk, Kind::Memory].into_iter().find(|kind| kind.code() == code)
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 
-use super::Member;
 use super::message::HOST_BYTES_MAX;
 use super::processors::Processors;
+use super::{Member, Sharing};
 
-/// This process, reachable at `address`.
-pub(super) fn this_process(address: SocketAddr) -> Member {
+/// This process, reachable at `address`, and by those who share its memory.
+pub(super) fn this_process(address: SocketAddr, sharing: Sharing) -> Member {
     let system = rustix::system::uname();
     Member {
         address,
@@ -17,6 +17,7 @@ pub(super) fn this_process(address: SocketAddr) -> Member {
         pid: std::process::id(),
         host: bounded(host_id()),
         processors: Processors::of_this_process(),
+        sharing,
     }
 }
 
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_itself() {
-        let member = this_process("127.0.0.1:5".parse().unwrap());
+        let member = this_process("127.0.0.1:5".parse().unwrap(), Sharing::Unwanted);
         assert_eq!(member.pid, std::process::id());
         assert!(!member.hostname.is_empty() && member.host.contains("net:["), "{member:?}");
     }

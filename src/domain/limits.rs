@@ -1,13 +1,13 @@
 //! What the machine must grant, checked before anybody is bothered.
 
 use std::fs;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::JoinConfig;
 use crate::error::InitError;
+use crate::runtime::allowance::{self, Controller};
 
 /// Descriptors beyond the connections: listeners, epoll, event descriptors, and what the user opens meanwhile.
 const DESCRIPTORS_MARGIN: u64 = 32;
@@ -43,6 +43,11 @@ pub(super) fn visitors(config: &JoinConfig) -> usize {
 /// What ranks of one process need: each a poll set of two descriptors, and one to be woken by while its thread waits.
 pub(crate) fn check_local_limits(ranks: u32) -> Result<(), InitError> {
     grant(3 * u64::from(ranks), 1)
+}
+
+/// The same for so many descriptors more.
+pub(super) fn grant_descriptors(more: u64) -> Result<(), InitError> {
+    grant(more, 0)
 }
 
 /// Raises the soft limit of descriptors if that suffices, and fails if the hard one doesn't.
@@ -95,31 +100,8 @@ fn open_descriptors() -> u64 {
 /// What the control groups still grant. RLIMIT_NPROC counts all of the user's processes and doesn't hold for root, so
 /// that only starting a thread can tell; that failure is an [`InitError::Limit`] as well.
 fn threads_left() -> Option<u64> {
-    threads_left_in(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
-}
-
-/// The least that a group of this process, or one that it is within, has left: each limits all below it. `groups` is
-/// `/proc/self/cgroup`; `mounted` is where the one hierarchy is, or a folder for each older one.
-fn threads_left_in(groups: &str, mounted: &Path) -> Option<u64> {
-    let lines = groups.lines().filter_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let folder = match controllers {
-            "" => mounted.to_owned(),
-            _ if controllers.split(',').any(|each| each == "pids") => mounted.join(controllers),
-            _ => return None,
-        };
-        Some((folder, path.trim_start_matches('/')))
-    });
-    let left = |folder: &Path| -> Option<u64> {
-        let read = |file| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-        // A group without a limit says "max", which is no number.
-        Some(read("pids.max")?.saturating_sub(read("pids.current")?))
-    };
-    let each = lines.flat_map(|(root, path)| {
-        let groups = Path::new(path).ancestors().map(|group| root.join(group)).collect::<Vec<_>>();
-        groups.into_iter().filter_map(|group| left(&group))
-    });
-    each.min()
+    const FILES: (&str, &str) = ("pids.max", "pids.current");
+    allowance::left(Controller { name: "pids", files: FILES, old_files: FILES })
 }
 
 #[cfg(test)]
@@ -144,33 +126,5 @@ mod tests {
         threads(3, None).unwrap();
         threads(3, Some(3)).unwrap();
         assert!(matches!(threads(3, Some(2)), Err(InitError::Limit { needed: 3, available: 2, .. })));
-    }
-
-    /// A group says "max" where it has no limit, and the root has no file at all.
-    #[test]
-    fn the_narrowest_group_on_the_way_up_counts() {
-        let mounted = std::env::temp_dir().join(format!("hcomm-groups-{}", std::process::id()));
-        let group = |path: &str, max: &str, current: &str| {
-            let folder = mounted.join(path);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("pids.max"), format!("{max}\n")).unwrap();
-            fs::write(folder.join("pids.current"), format!("{current}\n")).unwrap();
-        };
-        group("job", "100", "97");
-        group("job/step", "max", "90");
-        group("job/step/task", "50", "10");
-        group("other", "5", "5");
-        group("pids/old", "20", "13");
-        let left = |groups: &str| threads_left_in(groups, &mounted);
-        assert_eq!(left("0::/job/step/task\n"), Some(3), "what its ancestor has left");
-        assert_eq!(left("0::/job/step\n"), Some(3));
-        assert_eq!(left("0::/other/gone\n"), Some(0));
-        assert_eq!(left("0::/\n"), None);
-        assert_eq!(left("9:cpu,cpuacct:/other\n8:pids:/old\n0::/\n"), Some(7), "an older hierarchy");
-        assert_eq!(left("8:pids:/old\n0::/job\n"), Some(3), "both");
-        for odd in ["", "0", "0:", "0::", "x:y", "8:pids:/../../old"] {
-            assert_eq!(left(odd), None, "{odd}");
-        }
-        fs::remove_dir_all(mounted).unwrap();
     }
 }

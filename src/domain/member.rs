@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::beside::{self, Door, Link, Terms};
 use super::config::{Deadlines, JoinConfig};
 use super::handshake::describe;
 use super::identity::this_process;
@@ -19,7 +20,7 @@ use super::reach::{Reached, Search, Setback};
 use super::root::{Control, SLACK};
 use super::token::Key;
 use super::wait::{First, Patience, first};
-use super::{Member, Membership, PeerStreams, Phase, limits, listen};
+use super::{Member, Membership, Phase, limits, listen};
 use crate::error::InitError;
 
 /// How long a rank that failed lets the root take its report.
@@ -51,6 +52,7 @@ struct Seated {
     own: Own,
     key: Key,
     listener: TcpListener,
+    door: Door,
     line: RootLine,
     /// The root has told its verdict by then.
     decides: Instant,
@@ -82,10 +84,10 @@ pub(super) async fn take_part(config: Arc<JoinConfig>, way: Way) -> Result<Membe
     seated.check_facts(&table)?;
     clock.end(Phase::Paths);
     let session = seated.key.derive("hcomm session", &table.nonce);
-    let streams = seated.connect(&mut clock, members, session.clone()).await?;
+    let links = seated.connect(&mut clock, members, session.clone()).await?;
     let Table { members, .. } = table;
     let phases = clock.phases;
-    Ok(Membership { rank: config.rank, session: session.bytes(), members, streams, phases })
+    Ok(Membership { rank: config.rank, session: session.bytes(), members, links, phases })
 }
 
 /// The times of phases.
@@ -142,7 +144,7 @@ fn own_error(setback: Setback) -> InitError {
 
 /// Prepares what the others will need, and tells the root.
 async fn introduce(config: &Arc<JoinConfig>, mut line: Line) -> Result<Seated, Setback> {
-    let (listener, join) = match prepare(config, &mut line.own) {
+    let (listener, door, join) = match prepare(config, &mut line.own) {
         Ok(ready) => ready,
         Err(error) => return Err(Setback::Fatal(report_failure(config, &mut line, error).await)),
     };
@@ -163,11 +165,11 @@ async fn introduce(config: &Arc<JoinConfig>, mut line: Line) -> Result<Seated, S
         Ok(Err(error)) => return Err(later(error)),
         Err(_) => return Err(Setback::Later(format!("{}: no answer to the introduction", line.root))),
     };
-    Ok(Seated::new(config, line, listener, decides_in))
+    Ok(Seated::new(config, line, (listener, door), decides_in))
 }
 
 /// The data listener is open before anybody learns of it.
-fn prepare(config: &JoinConfig, own: &mut Own) -> Result<(TcpListener, Join), InitError> {
+fn prepare(config: &JoinConfig, own: &mut Own) -> Result<(TcpListener, Door, Join), InitError> {
     limits::check(config)?;
     if let Some(wanted) = &config.interface {
         *own = interface::named(wanted, Some(own.ip))?;
@@ -177,8 +179,10 @@ fn prepare(config: &JoinConfig, own: &mut Own) -> Result<(TcpListener, Join), In
         .local_addr()
         .map_err(|error| InitError::Io { what: "asking for the port of data connections".into(), error })?;
     config.check_exposure(address, "the address for data connections")?;
+    let door = Door::open(config.shared_memory);
+    let member = this_process(address, door.sharing.clone());
     let JoinConfig { rank, world, name, device, facts, .. } = config.clone();
-    Ok((listener, Join { rank, world, name, device, member: this_process(address), facts }))
+    Ok((listener, door, Join { rank, world, name, device, member, facts }))
 }
 
 /// Tells the root why this rank can't take part, so that the others don't wait for it. Gives the error back.
@@ -204,7 +208,12 @@ async fn report_failure(config: &JoinConfig, line: &mut Line, error: InitError) 
 }
 
 impl Seated {
-    fn new(config: &Arc<JoinConfig>, line: Line, listener: TcpListener, decides_in: Duration) -> Seated {
+    fn new(
+        config: &Arc<JoinConfig>,
+        line: Line,
+        (listener, door): (TcpListener, Door),
+        decides_in: Duration,
+    ) -> Seated {
         let Line { stream, root, own, key } = line;
         let (reader, writer) = tokio::io::split(stream);
         let (sender, words) = mpsc::channel(1);
@@ -212,7 +221,7 @@ impl Seated {
         tasks.spawn(listen_to_root(reader, to_member_bytes_max(config.world), sender));
         let decides = Instant::now() + decides_in.min(Deadlines::MAX) + SLACK;
         let line = RootLine { root, phase: Phase::Handshake, words, writer, _reader: tasks };
-        Seated { config: config.clone(), own, key, listener, line, decides }
+        Seated { config: config.clone(), own, key, listener, door, line, decides }
     }
 
     async fn await_table(&mut self) -> Result<Table, InitError> {
@@ -262,12 +271,21 @@ impl Seated {
         clock: &mut Clock,
         members: Arc<Vec<Member>>,
         session: Key,
-    ) -> Result<Vec<Option<PeerStreams>>, InitError> {
-        let Seated { config, own, listener, mut line, .. } = self;
+    ) -> Result<Vec<Option<Link>>, InitError> {
+        let Seated { config, own, listener, door, mut line, .. } = self;
         line.phase = Phase::Resources;
         let link = config.deadlines.link;
         let visitors = limits::visitors(&config);
-        let mesh = MeshConfig { rank: config.rank, members, session, own, patience: link / 2, visitors };
+        let (rank, patience) = (config.rank, link / 2);
+        let terms = Terms {
+            rank,
+            members: members.clone(),
+            session: session.clone(),
+            wanted: config.shared_memory,
+            memory: config.lanes_memory,
+            patience,
+        };
+        let mesh = MeshConfig { rank, members, session, own, patience, visitors };
         let mut mesh = Mesh::open(mesh, listener);
         let mut round = mesh.all();
         for _ in 0..ROUNDS {
@@ -280,10 +298,12 @@ impl Seated {
             // Others may have begun later by as much as the root took to tell them.
             match line.next(Instant::now() + link + 2 * SLACK).await? {
                 Some(ToMember::Reverse(failed)) => round = mesh.reversed(&failed),
-                Some(ToMember::Ready) => {
+                Some(ToMember::Share) => {
+                    let streams = mesh.finish().map_err(|reason| line.lost(reason))?;
+                    let links = line.share(beside::share(terms, door, streams), link).await?;
                     clock.end_at(Phase::Resources, connected);
                     clock.end(Phase::Ready);
-                    return mesh.finish().map_err(|reason| line.lost(reason));
+                    return Ok(links);
                 }
                 Some(_) => return Err(line.lost(OUT_OF_TURN.into())),
                 None => return Err(line.silent("link")),
@@ -301,6 +321,35 @@ impl RootLine {
             Ok(Some(Ok(ToMember::Failed(error)))) => Err(error),
             Ok(Some(Ok(word))) => Ok(Some(word)),
             Ok(word) => Err(self.interrupted(word)),
+        }
+    }
+
+    /// Sees with whom memory is shared, tells the root how that went, and waits until all may begin.
+    async fn share(
+        &mut self,
+        sharing: impl Future<Output = Result<Vec<Option<Link>>, InitError>>,
+        link: Duration,
+    ) -> Result<Vec<Option<Link>>, InitError> {
+        let links = match first(sharing, self.words.recv()).await {
+            First::Left(links) => links,
+            First::Right(word) => return Err(self.interrupted(word)),
+        };
+        let links = match links {
+            Ok(links) => links,
+            Err(error) => {
+                self.say(&ToRoot::Failed(error)).await?;
+                // The root tells all the same, which may be what another rank has found first.
+                return Err(match self.next(Instant::now() + SLACK).await {
+                    Err(error) => error,
+                    Ok(_) => self.lost(OUT_OF_TURN.into()),
+                });
+            }
+        };
+        self.say(&ToRoot::Shared).await?;
+        match self.next(Instant::now() + link + 2 * SLACK).await? {
+            Some(ToMember::Ready) => Ok(links),
+            Some(_) => Err(self.lost(OUT_OF_TURN.into())),
+            None => Err(self.silent("link")),
         }
     }
 

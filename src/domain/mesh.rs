@@ -194,7 +194,7 @@ async fn receive_peer(
     let ours = handshake::hello(Kind::Fast, true, rank.0, 0, fresh);
     let judge = |hello: &Hello| {
         let expected = hello.to == rank.0 && hello.from != rank.0 && (hello.from as usize) < world;
-        if expected && hello.kind != Kind::Control { Verdict::Welcome } else { Verdict::WrongRank }
+        if expected && CLASSES.contains(&hello.kind) { Verdict::Welcome } else { Verdict::WrongRank }
     };
     let hello = handshake::accept(&mut stream, ours, &session, judge).await?;
     let (peer, class) = (Rank(hello.from), hello.kind);

@@ -35,6 +35,8 @@ pub(super) enum ToRoot {
     Failed(InitError),
     /// Its data connections stand, except these.
     Connected(Vec<Blocked>),
+    /// It knows with whom it shares memory.
+    Shared,
 }
 
 /// A member introduces itself.
@@ -74,7 +76,9 @@ pub(super) enum ToMember {
     Table(Table),
     /// These pairs (who connected, to whom) failed: try them the other way round.
     Reverse(Vec<(Rank, Rank)>),
-    /// All are connected.
+    /// All are connected: those of one host may see with whom they share memory.
+    Share,
+    /// All may begin.
     Ready,
     /// It will not be.
     Failed(InitError),
@@ -122,6 +126,7 @@ pub(super) async fn receive<T: DeserializeOwned, S: AsyncRead + Unpin>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Sharing;
     use super::*;
     use crate::domain::processors::Processors;
     use proptest::prelude::*;
@@ -184,6 +189,7 @@ mod tests {
             pid: 77,
             host: "boot/net".into(),
             processors: Processors::of_this_process(),
+            sharing: Sharing::By([7; 16]),
         };
         let facts = vec![("ranks".to_string(), "4".to_string())];
         let blocked = Blocked {

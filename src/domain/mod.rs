@@ -10,11 +10,13 @@
 //! | `gate` | accepting from whoever comes |
 //! | `root`, `roster` | the root's IO, and its book of who has come |
 //! | `member`, `mesh` | a rank's way through set-up, and its connections to the others |
+//! | `beside` | which pairs share memory |
 //! | `identity`, `interface`, `listen`, `limits`, `wait` | this process, its addresses, ports and limits; waiting |
 //!
 //! Nothing of variable length is read before the token is proved; every wait has a deadline; whatever fails on one
 //! rank is told to all that have come.
 
+mod beside;
 mod config;
 mod env;
 mod frame;
@@ -47,6 +49,8 @@ use std::time::Duration;
 use crate::rank::Rank;
 use sha2::{Digest, Sha256};
 
+pub use beside::SharedMemory;
+pub(crate) use beside::{Link, Sharing};
 pub(crate) use config::{JoinConfig, Rendezvous, VERSION_FACT};
 pub(crate) use env::from_env;
 pub(crate) use limits::check_local_limits;
@@ -62,8 +66,8 @@ pub(crate) struct Membership {
     pub session: [u8; 32],
     /// Indexed by rank; one's own entry included.
     pub members: Vec<Member>,
-    /// Indexed by rank; `None` at one's own. Non-blocking, authenticated, nothing sent on them yet.
-    pub streams: Vec<Option<PeerStreams>>,
+    /// Indexed by rank; `None` at one's own. Authenticated, nothing sent on them yet.
+    pub links: Vec<Option<Link>>,
     /// How long each phase of set-up took, in order.
     pub phases: Vec<(Phase, Duration)>,
 }
@@ -86,9 +90,10 @@ pub(crate) struct Member {
     /// Boot id and network namespace: equal on one host only.
     pub host: String,
     pub processors: Processors,
+    pub sharing: Sharing,
 }
 
-/// Two connections between a pair of ranks: small and urgent messages must not queue behind large ones.
+/// Two non-blocking connections between a pair of ranks: small and urgent messages must not queue behind large ones.
 #[derive(Debug)]
 pub(crate) struct PeerStreams {
     pub fast: TcpStream,

@@ -175,6 +175,8 @@ impl Root {
         self.meeting.published = None;
         self.tell(&ToMember::Table(table));
         self.connect().await?;
+        self.tell(&ToMember::Share);
+        self.await_reports().await?;
         self.tell(&ToMember::Ready);
         Ok(())
     }
@@ -254,7 +256,9 @@ impl Root {
                 self.seat(stream, None, peer);
                 self.roster.fault(error);
             }
-            ToRoot::Connected(_) => tracing::debug!(peer, "reported connections before it joined"),
+            ToRoot::Connected(_) | ToRoot::Shared => {
+                tracing::debug!(peer, "reported connections before it joined");
+            }
         }
     }
 
@@ -306,6 +310,11 @@ impl Root {
                         end = end.min(Instant::now() + REPORTS_APART);
                     }
                     blocked.extend(list);
+                }
+                Some(Event::Said { seat, message: ToRoot::Shared }) => {
+                    if let Some(rank) = self.seats[seat].rank {
+                        waiting.remove(&rank);
+                    }
                 }
                 Some(Event::Said { message: ToRoot::Failed(error), .. }) => return Err(error),
                 Some(Event::Gone { seat, reason }) => return Err(self.lost(seat, "resources", reason)),

@@ -291,6 +291,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Sharing;
     use crate::domain::message::{self, ToMember, to_member_bytes_max};
     use crate::domain::processors::Processors;
 
@@ -302,6 +303,7 @@ mod tests {
             pid: 10 + rank,
             host: format!("boot{rank}"),
             processors: Processors::default(),
+            sharing: Sharing::Unwanted,
         };
         Join { rank: Rank(rank), world, name: "world".into(), device: None, member, facts: vec![] }
     }

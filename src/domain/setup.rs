@@ -17,7 +17,7 @@ use super::meeting::Meeting;
 use super::member::{Way, take_part};
 use super::token::nonce;
 use super::wait::{First, first};
-use super::{Member, Membership, Phase, identity, root};
+use super::{Member, Membership, Phase, Sharing, identity, root};
 use crate::error::InitError;
 
 const THREAD_NAME: &str = "hcomm-setup";
@@ -113,13 +113,13 @@ async fn establish(config: JoinConfig) -> Result<Membership, InitError> {
 
 fn alone(config: &JoinConfig) -> Result<Membership, InitError> {
     let address = ([127, 0, 0, 1], 0).into();
-    let members: Vec<Member> = vec![identity::this_process(address)];
+    let members: Vec<Member> = vec![identity::this_process(address, Sharing::Unwanted)];
     let phases = [Phase::Handshake, Phase::Topology, Phase::Paths, Phase::Resources, Phase::Ready];
     Ok(Membership {
         rank: config.rank,
         session: nonce()?,
         members,
-        streams: vec![None],
+        links: vec![None],
         phases: phases.map(|phase| (phase, Duration::ZERO)).to_vec(),
     })
 }

@@ -7,13 +7,16 @@ use super::call::{Op, Outcome};
 use super::io::{Io, Via};
 use super::links::{Counters, Guard};
 use super::meet::Meetings;
+use super::neighbours::Neighbours;
 use super::peer::Standing;
 use super::state::State;
 use crate::buffer::pool::Pool;
+use crate::error::LinkKind;
 use crate::link::Class;
 use crate::link::conn::Conn;
 use crate::link::frame::{Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Hub;
+use crate::link::shm;
 #[cfg(feature = "testing")]
 use crate::link::sim;
 use crate::link::tcp::{self, Broken};
@@ -27,6 +30,9 @@ const TURN_BYTES: usize = 1 << 20;
 const QUIET: u32 = 8;
 /// The same while nothing is in flight that a bulk connection is for.
 const SILENT: u32 = 64;
+/// Where all that comes shows in memory, the poll set tells of ended processes only, who waits for one asks it before he
+/// sleeps, and it is asked otherwise once in so many looks.
+const SELDOM: u32 = 1024;
 /// For so long at most, swaps keep others from being read.
 const PAST: Duration = Duration::from_millis(1);
 
@@ -34,10 +40,13 @@ const PAST: Duration = Duration::from_millis(1);
 pub(crate) struct Core {
     pub state: State,
     pub(super) links: Vec<Option<Pair>>,
+    /// Of links, also of those that are gone.
+    pub(super) kinds: Vec<LinkKind>,
     /// Counters of links that are gone.
     pub(super) counters: Vec<Counters>,
     poller: Poller,
     hub: Option<Arc<Hub>>,
+    pub(super) neighbours: Arc<Neighbours>,
     /// A connection has frames, and may take them.
     pub(super) writable: bool,
     /// Looks since anything moved on a bulk connection.
@@ -48,8 +57,10 @@ pub(crate) struct Core {
     pub(super) asked_at: Instant,
     /// Where vectors come that are swapped, aligned for any element.
     pub(super) window: Vec<u64>,
-    /// The only peer that has connections.
+    /// The only peer that has connections, if they are sockets.
     only: Option<usize>,
+    /// What comes shows in the poll set only: it is asked in every look.
+    has_sockets: bool,
     /// This rank has said goodbye.
     leaving: bool,
     /// In the place of the poll set.
@@ -75,6 +86,13 @@ impl Pair {
         Pair { fast, bulk, guard: Guard::default(), swaps: Meetings::default(), ended: [false; 2] }
     }
 
+    /// Through memory, one socket tells the end of both, and something rings.
+    fn watch(&self, peer: usize, poller: &Poller) -> std::io::Result<()> {
+        let (fast, bulk) = (self.fast.descriptors(), self.bulk.descriptors());
+        let of_both = fast.into_iter().chain(if self.fast.is_looked_at() { Vec::new() } else { bulk });
+        of_both.zip([Class::Fast, Class::Bulk]).try_for_each(|(fd, class)| poller.add(fd, token(peer, class)))
+    }
+
     fn conn(&mut self, class: Class) -> &mut Conn {
         match class {
             Class::Fast => &mut self.fast,
@@ -92,6 +110,7 @@ pub(crate) enum PeerLink {
         fast: std::net::TcpStream,
         bulk: std::net::TcpStream,
     },
+    Shm(shm::Ends),
     #[cfg(feature = "testing")]
     Sim(Arc<sim::Fabric>),
 }
@@ -108,40 +127,52 @@ impl Core {
     ) -> std::io::Result<Self> {
         let mut vias = Vec::new();
         let mut links = Vec::new();
+        let mut kinds = Vec::new();
+        let mut neighbours = Neighbours::default();
         #[cfg(feature = "testing")]
         let mut fabric = None;
         for (index, peer) in peers.into_iter().enumerate() {
-            let (via, pair) = match peer {
-                PeerLink::Myself => (Via::Myself, None),
-                PeerLink::Memory => (Via::Memory, None),
+            let (kind, pair) = match peer {
+                PeerLink::Myself => (LinkKind::Myself, None),
+                PeerLink::Memory => (LinkKind::Memory, None),
                 PeerLink::Tcp { fast, bulk } => {
-                    poller.add(&fast, token(index, Class::Fast))?;
-                    poller.add(&bulk, token(index, Class::Bulk))?;
                     let conn = |socket, class| Conn::Tcp(tcp::Conn::new(socket, class));
-                    let (fast, bulk) = (conn(fast, Class::Fast), conn(bulk, Class::Bulk));
-                    (Via::Stream, Some(Pair::new(fast, bulk)))
+                    let pair = Pair::new(conn(fast, Class::Fast), conn(bulk, Class::Bulk));
+                    (LinkKind::Tcp, Some(pair))
+                }
+                PeerLink::Shm(ends) => {
+                    let ([fast, bulk], bell) = shm::Conn::pair(ends, &mut neighbours.naps);
+                    neighbours.add(index, bell);
+                    (LinkKind::SharedMemory, Some(Pair::new(Conn::Shm(fast), Conn::Shm(bulk))))
                 }
                 #[cfg(feature = "testing")]
                 PeerLink::Sim(of) => {
                     let conn = |class| Conn::Sim(sim::Conn::new(of.clone(), me, index, class));
                     let pair = Pair::new(conn(Class::Fast), conn(Class::Bulk));
                     fabric = Some(of);
-                    (Via::Stream, Some(pair))
+                    (LinkKind::Tcp, Some(pair))
                 }
             };
-            vias.push(via);
+            if let Some(pair) = &pair {
+                pair.watch(index, &poller)?;
+            }
+            vias.push(via(kind));
+            kinds.push(kind);
             links.push(pair);
         }
         let state = State::new(Io::new(me, vias, pool, hub.clone()), labels, now);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
+        let has_sockets = links.iter().flatten().any(|pair| !pair.fast.is_looked_at());
         let counters = vec![Counters::default(); links.len()];
         Ok(Core {
             state,
             links,
+            kinds,
             counters,
             poller,
             hub,
+            neighbours: Arc::new(neighbours),
             writable: false,
             #[cfg(feature = "testing")]
             fabric,
@@ -150,6 +181,7 @@ impl Core {
             asked_at: now,
             window: Vec::new(),
             only,
+            has_sockets,
             leaving: false,
             failed: Vec::new(),
         })
@@ -165,6 +197,11 @@ impl Core {
             }
             *may_write |= writable;
             if let Some(Some(pair)) = links.get_mut(peer) {
+                if ended && pair.fast.is_looked_at() {
+                    // One socket for both.
+                    pair.fast.unblock(false, false, true);
+                    pair.bulk.unblock(false, false, true);
+                }
                 pair.conn(class).unblock(readable, writable, ended);
             }
         };
@@ -185,13 +222,14 @@ impl Core {
     fn look(&mut self) {
         self.quiet = self.quiet.wrapping_add(1);
         let period = if self.state.exchanges_only() { SILENT } else { QUIET };
-        if !std::mem::take(&mut self.asks)
+        let asks = std::mem::take(&mut self.asks);
+        if !asks
             && self.quiet >= QUIET
             && !self.quiet.is_multiple_of(period)
             && let Some(Some(pair)) = self.only.map(|peer| self.links[peer].as_mut())
         {
             pair.fast.unblock(!pair.fast.is_shut(), false, false);
-        } else {
+        } else if self.has_sockets || asks || self.quiet.is_multiple_of(SELDOM) {
             self.collect();
         }
     }
@@ -274,7 +312,9 @@ impl Core {
                 match conn.read(peer, budget, &mut self.state) {
                     Ok(any) => {
                         moved |= any;
-                        if any && class == Class::Bulk {
+                        if any && conn.is_looked_at() {
+                            self.state.io.call(peer);
+                        } else if any && class == Class::Bulk {
                             self.quiet = 0;
                         }
                     }
@@ -315,9 +355,11 @@ impl Core {
                 let Some(pair) = self.links[peer].as_mut() else { continue };
                 let conn = pair.conn(class);
                 if !conn.has_outgoing() || conn.write_blocked() {
+                    self.writable |= conn.has_outgoing() && conn.is_looked_at();
                     continue;
                 }
-                if class == Class::Bulk {
+                let looked_at = conn.is_looked_at();
+                if class == Class::Bulk && !looked_at {
                     self.quiet = 0;
                 }
                 let before = conn.queued_bytes();
@@ -325,7 +367,10 @@ impl Core {
                     Ok(any) => {
                         moved |= any;
                         let left = conn.queued_bytes();
-                        self.writable |= conn.has_outgoing() && !conn.write_blocked();
+                        self.writable |= conn.has_outgoing() && (looked_at || !conn.write_blocked());
+                        if any && looked_at {
+                            self.state.io.call(peer);
+                        }
                         self.state.io.unqueue(peer, class, before - left);
                         self.state.io.peers[peer].consumed_told = consumed;
                         if class == Class::Fast {
@@ -508,9 +553,17 @@ impl Core {
     }
 }
 
+fn via(kind: LinkKind) -> Via {
+    match kind {
+        LinkKind::Myself => Via::Myself,
+        LinkKind::Memory => Via::Memory,
+        LinkKind::Tcp | LinkKind::SharedMemory => Via::Stream,
+    }
+}
+
 fn unwatch(poller: &Poller, conn: &Conn) {
-    if let Some(socket) = conn.socket() {
-        poller.remove(socket);
+    for descriptor in conn.descriptors() {
+        poller.remove(descriptor);
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Io {
     pub hub: Option<Arc<Hub>>,
     /// Messages that did not fit into an inbox.
     mailbox: VecDeque<(usize, Message)>,
-    /// Peers in this process for whom something was published.
+    /// Peers of this host for whom something was published.
     pub published: Vec<usize>,
     /// Hints given so far.
     marks: usize,
@@ -163,6 +163,13 @@ impl Io {
     pub(crate) fn publish(&mut self, to: usize) {
         if let Some(hub) = &self.hub {
             note(&mut self.published, hub, &mut self.marks, self.me, to);
+        }
+    }
+
+    /// Something was published for a peer in another process, who may sleep.
+    pub(crate) fn call(&mut self, to: usize) {
+        if !self.published.contains(&to) {
+            self.published.push(to);
         }
     }
 

@@ -9,9 +9,8 @@
 use std::time::Instant;
 
 use super::core::Core;
-use super::io::Via;
 use super::peer::Standing;
-use crate::error::{Error, LinkKind, LinkReport, LinkState, Report};
+use crate::error::{Error, LinkReport, LinkState, Report};
 use crate::link::tcp::Traffic;
 use crate::rank::Rank;
 use crate::runtime::tcp_info::{TcpInfo, tcp_info};
@@ -154,6 +153,13 @@ impl Core {
         }
     }
 
+    /// Why the link to a process is of this kind and no better one.
+    pub(crate) fn explain_link(&mut self, peer: usize, reason: String) {
+        if let Some(pair) = &mut self.links[peer] {
+            pair.guard.changed = Some((self.state.now, reason));
+        }
+    }
+
     /// Keeps the counters of a link that is about to go.
     pub(super) fn keep_counters(&mut self, peer: usize) {
         if let Some(counters) = self.count(peer) {
@@ -174,11 +180,6 @@ impl Core {
     /// What is known about the link to a process, by its rank in the world.
     pub(crate) fn link(&self, peer: usize, rank: Rank, now: Instant) -> LinkReport {
         let known = &self.state.peers[peer];
-        let kind = match self.state.io.via(peer) {
-            Via::Myself => LinkKind::Myself,
-            Via::Memory => LinkKind::Memory,
-            Via::Stream => LinkKind::Tcp,
-        };
         let guard = self.links[peer].as_ref().map(|pair| &pair.guard);
         let degraded = guard.is_some_and(|guard| guard.degraded);
         let changed = guard.and_then(|guard| guard.changed.clone());
@@ -193,7 +194,7 @@ impl Core {
         let Counters { traffic, retransmissions, rtt_us } = self.count(peer).unwrap_or(self.counters[peer]);
         LinkReport {
             rank,
-            kind,
+            kind: self.kinds[peer],
             state,
             address: known.label.clone(),
             sent_bytes: traffic.sent_bytes,

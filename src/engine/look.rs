@@ -36,6 +36,12 @@ impl Engine {
         links
     }
 
+    /// Why the link to a process is of its kind, and no better one.
+    pub(crate) fn explain_link(&self, peer: usize, reason: String) {
+        self.shared.with_core(|core| core.explain_link(peer, reason));
+        self.shared.drive();
+    }
+
     /// Why a communicator can't be used any more, if so.
     pub(crate) fn failure(&self, channel: usize) -> Option<Error> {
         let failed = self.shared.with_core(|core| core.state.channels[channel].as_ref()?.failed.clone());

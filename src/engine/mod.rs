@@ -44,6 +44,7 @@ mod matching;
 mod meet;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod neighbours;
 mod order;
 mod panicked;
 mod peer;

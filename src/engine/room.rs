@@ -46,6 +46,11 @@ impl Memory {
         self.limit / 4
     }
 
+    /// For memory shared with processes of this host, beside the limit.
+    pub(crate) fn lanes(self) -> usize {
+        self.limit / 4
+    }
+
     /// Eager bytes that each of `peers` may send ahead.
     pub(crate) fn eager_window(self, peers: usize) -> usize {
         (self.limit / 4 / peers.max(1)).clamp(EAGER_MAX + EAGER_OVERHEAD, EAGER_WINDOW)

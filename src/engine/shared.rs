@@ -20,6 +20,7 @@ use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
 use super::log::Log;
+use super::neighbours::Neighbours;
 use super::room::Memory;
 use super::sleepers::Sleepers;
 use super::turns::{Turn, Turns};
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(super) park: Park,
     pool: Arc<Pool>,
     pub(super) hub: Option<Arc<Hub>>,
+    neighbours: Arc<Neighbours>,
     pub(super) me: usize,
     pub(super) has_links: bool,
     pub(super) policy: SpinPolicy,
@@ -100,6 +102,7 @@ impl Engine {
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
         let shared = Arc::new(Shared {
             has_links: core.has_links() && keeper.is_woken_by_descriptors(),
+            neighbours: core.neighbours.clone(),
             core: Turns::new(core),
             submissions: ArrayQueue::new(SUBMISSIONS),
             cancelled: AtomicBool::new(false),
@@ -404,8 +407,8 @@ impl Shared {
         if core.state.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.failed.is_empty() {
             let (op, peer) = (core.state.woken.pop(), core.state.io.published.pop());
             drop(core);
-            if let (Some(hub), Some(peer)) = (&self.hub, peer) {
-                hub.notify(peer);
+            if let Some(peer) = peer {
+                self.notify(peer);
             }
             if let Some(op) = op {
                 wake(op);
@@ -438,12 +441,26 @@ impl Shared {
             op.finish(outcome);
             wake(op);
         }
-        if let Some(hub) = &self.hub {
-            for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
-                hub.notify(peer);
-            }
+        for peer in peers.into_iter().take_while(|peer| *peer != usize::MAX).chain(more_peers) {
+            self.notify(peer);
         }
         woken.into_iter().flatten().chain(more).for_each(wake);
+    }
+
+    /// Something was published for a peer of this host: it is called if it sleeps.
+    fn notify(&self, peer: usize) {
+        match &self.hub {
+            Some(hub) => hub.notify(peer),
+            None => self.neighbours.notify(peer),
+        }
+    }
+
+    /// Nobody drives from here on: peers of this host call when they publish something.
+    pub(crate) fn await_call(&self) {
+        match &self.hub {
+            Some(hub) => hub.park(self.me),
+            None => self.neighbours.await_call(),
+        }
     }
 
     fn interrupt_service(&self) {

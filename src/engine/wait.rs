@@ -168,13 +168,6 @@ impl Shared {
         self.drive()
     }
 
-    /// Nobody drives from here on: peers of this process call when they publish something.
-    pub(crate) fn await_call(&self) {
-        if let Some(hub) = &self.hub {
-            hub.park(self.me);
-        }
-    }
-
     /// Whether a peer of this process has called since sleep was announced: what it published may have come too late
     /// for the look that followed.
     pub(crate) fn was_called(&self) -> bool {

@@ -95,8 +95,21 @@ pub enum LinkKind {
     Myself,
     /// In the same process: its memory is read where it lies.
     Memory,
+    /// In another process of this host, through memory that both have mapped.
+    SharedMemory,
     /// By two TCP connections.
     Tcp,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            LinkKind::Myself => "myself",
+            LinkKind::Memory => "memory",
+            LinkKind::SharedMemory => "shared memory",
+            LinkKind::Tcp => "TCP",
+        })
+    }
 }
 
 /// Whether a link works as it should.

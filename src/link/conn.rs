@@ -1,10 +1,12 @@
 //! A connection to one peer, whichever link it is of.
 //!
-//! Without the feature `testing` there is one kind, and this costs nothing; with it, one comparison.
+//! This costs a comparison where a socket costs a system call.
 
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::frame::Outgoing;
+use super::shm;
 #[cfg(feature = "testing")]
 use super::sim;
 use super::tcp::{self, Broken, Traffic};
@@ -14,6 +16,7 @@ use super::{Handler, RunKey};
 #[allow(clippy::large_enum_variant, reason = "there are few, and none is ever moved")]
 pub(crate) enum Conn {
     Tcp(tcp::Conn),
+    Shm(shm::Conn),
     #[cfg(feature = "testing")]
     Sim(sim::Conn),
 }
@@ -23,6 +26,7 @@ macro_rules! either {
     ($of:expr, $conn:ident => $do:expr) => {
         match $of {
             Conn::Tcp($conn) => $do,
+            Conn::Shm($conn) => $do,
             #[cfg(feature = "testing")]
             Conn::Sim($conn) => $do,
         }
@@ -30,13 +34,28 @@ macro_rules! either {
 }
 
 impl Conn {
-    /// The descriptor that a poll set watches, if there is one.
+    /// The socket, if it is one to ask the system about.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
             Conn::Tcp(conn) => Some(conn.socket()),
-            #[cfg(feature = "testing")]
-            Conn::Sim(_) => None,
+            _ => None,
         }
+    }
+
+    /// What a poll set watches.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Conn::Tcp(conn) => vec![conn.socket().as_fd()],
+            Conn::Shm(conn) => conn.descriptors().into(),
+            #[cfg(feature = "testing")]
+            Conn::Sim(_) => Vec::new(),
+        }
+    }
+
+    /// Whether what comes, and room for what is to leave, shows by itself, and no poll set tells it.
+    #[inline]
+    pub(crate) fn is_looked_at(&self) -> bool {
+        matches!(self, Conn::Shm(_))
     }
 
     /// Payload bytes waiting to leave.
@@ -56,8 +75,7 @@ impl Conn {
     pub(crate) fn tcp(&mut self) -> Option<&mut tcp::Conn> {
         match self {
             Conn::Tcp(conn) => Some(conn),
-            #[cfg(feature = "testing")]
-            Conn::Sim(_) => None,
+            _ => None,
         }
     }
 
@@ -73,26 +91,40 @@ impl Conn {
 
     #[inline]
     pub(crate) fn read_blocked(&self) -> bool {
-        either!(self, conn => conn.read_blocked)
+        match self {
+            Conn::Tcp(conn) => conn.read_blocked,
+            Conn::Shm(conn) => conn.read_blocked(),
+            #[cfg(feature = "testing")]
+            Conn::Sim(conn) => conn.read_blocked,
+        }
     }
 
     #[inline]
     pub(crate) fn write_blocked(&self) -> bool {
-        either!(self, conn => conn.write_blocked)
+        match self {
+            Conn::Tcp(conn) => conn.write_blocked,
+            Conn::Shm(conn) => conn.write_blocked(),
+            #[cfg(feature = "testing")]
+            Conn::Sim(conn) => conn.write_blocked,
+        }
     }
 
     /// Something happened: it can be read, or written, again; or the peer has `ended` its side.
     #[inline]
     pub(crate) fn unblock(&mut self, readable: bool, writable: bool, ended: bool) {
         match self {
-            Conn::Tcp(conn) => conn.ended |= ended,
+            Conn::Tcp(conn) => {
+                conn.ended |= ended;
+                conn.read_blocked &= !readable;
+                conn.write_blocked &= !writable;
+            }
+            Conn::Shm(conn) => conn.ended |= ended,
             #[cfg(feature = "testing")]
-            Conn::Sim(_) => {}
+            Conn::Sim(conn) => {
+                conn.read_blocked &= !readable;
+                conn.write_blocked &= !writable;
+            }
         }
-        either!(self, conn => {
-            conn.read_blocked &= !readable;
-            conn.write_blocked &= !writable;
-        });
     }
 
     #[inline]
@@ -137,6 +169,8 @@ impl Conn {
     pub(crate) fn shut_writing(&self) {
         match self {
             Conn::Tcp(conn) => drop(conn.socket().shutdown(std::net::Shutdown::Write)),
+            // Its goodbye is in the ring.
+            Conn::Shm(_) => {}
             #[cfg(feature = "testing")]
             Conn::Sim(conn) => conn.shut_writing(),
         }

@@ -2,7 +2,9 @@
 //!
 //! - `frame`: the one header of all byte links, and outgoing frames
 //! - `tcp`: a pair of non-blocking connections to one peer
-//! - `sim`: the same on a simulated network (feature `testing`), and `conn`: either of the two
+//! - `sim`: the same on a simulated network (feature `testing`), and `conn`: any of these
+//! - `shm`: a pair of connections through memory that two processes share
+//! - `numbers`: what the numbers of frames on a connection must be
 //! - `memory`: ranks of one process: leases that peers read directly, and an inbox for frames
 //!
 //! A link knows neither plans nor communicators: it moves frames, and asks a [`Handler`] where payload goes.
@@ -12,6 +14,8 @@ pub(crate) mod frame;
 pub(crate) mod memory;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod numbers;
+pub(crate) mod shm;
 #[cfg(feature = "testing")]
 pub(crate) mod sim;
 pub(crate) mod tcp;
@@ -51,6 +55,15 @@ impl Sink {
         match self {
             Sink::Direct(raw, _) => raw.sub(range).copy_from_slice(bytes),
             Sink::Owned(vec) => vec[range].copy_from_slice(bytes),
+            Sink::Discard => {}
+        }
+    }
+
+    /// All of the payload, which another process may write to at any time.
+    pub(crate) fn put_raw(&mut self, payload: Raw) {
+        match self {
+            Sink::Direct(raw, _) => raw.copy_from(payload),
+            Sink::Owned(vec) => payload.copy_to_slice(vec),
             Sink::Discard => {}
         }
     }

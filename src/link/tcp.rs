@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
+use super::numbers::Numbers;
 use super::{Class, Handler, RunKey, Sink};
 use crate::runtime::congestion;
 use crate::runtime::tcp_info::tcp_info;
@@ -88,19 +89,14 @@ pub(crate) struct Conn {
     outgoing: VecDeque<Outgoing>,
     /// Bytes of the first outgoing frame that have left, header included.
     sent: usize,
-    frames_sent: u32,
-    frames_received: u32,
-    /// Number of the next frame that the peer expects, as it said last.
-    acknowledged: u32,
-    traffic: Traffic,
+    numbers: Numbers,
     queued_bytes: usize,
     /// The system said "no more for now" and has not taken it back.
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
     /// The system said that the peer writes no more; what it wrote before may not have been read.
     pub(crate) ended: bool,
-    /// Its goodbye was the last frame of a direction: of the peer's, and of this side's.
-    said_bye: bool,
+    /// Its goodbye is the last frame that this side sends.
     bye_queued: bool,
     shut: bool,
 }
@@ -162,15 +158,11 @@ impl Conn {
             incoming: None,
             outgoing: VecDeque::with_capacity(16),
             sent: 0,
-            frames_sent: 0,
-            frames_received: 0,
-            acknowledged: 0,
-            traffic: Traffic::default(),
+            numbers: Numbers::default(),
             queued_bytes: 0,
             read_blocked: false,
             write_blocked: false,
             ended: false,
-            said_bye: false,
             bye_queued: false,
             shut: false,
         }
@@ -181,7 +173,7 @@ impl Conn {
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
-        self.traffic
+        self.numbers.traffic
     }
 
     /// Payload bytes waiting to leave.
@@ -221,7 +213,7 @@ impl Conn {
                 Ok(bytes) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
-                    self.traffic.sent_bytes += bytes as u64;
+                    self.numbers.traffic.sent_bytes += bytes as u64;
                     self.retire(bytes, handler);
                 }
                 Err(Errno::AGAIN) => {
@@ -241,7 +233,7 @@ impl Conn {
             && let Some(frame) = self.outgoing.front_mut()
             && frame.header.length as usize <= SMALL
         {
-            frame.header.stamp(self.frames_sent, self.frames_received, consumed);
+            self.numbers.stamp(&mut frame.header, 0, consumed);
             return send_small(&self.socket, &frame.header, frame.payload.bytes());
         }
         let mut headers = [[0u8; HEADER_BYTES]; GATHER];
@@ -249,8 +241,7 @@ impl Conn {
         for (index, (frame, bytes)) in self.outgoing.iter_mut().zip(headers.iter_mut()).enumerate() {
             // A header that has partly left must not change.
             if index > 0 || self.sent == 0 {
-                let number = self.frames_sent.wrapping_add(index as u32);
-                frame.header.stamp(number, self.frames_received, consumed);
+                self.numbers.stamp(&mut frame.header, index as u32, consumed);
             }
             *bytes = frame.header.encode();
         }
@@ -277,7 +268,7 @@ impl Conn {
         self.outgoing.is_empty()
             && self.incoming.is_none()
             && self.start == self.end
-            && !(self.write_blocked || self.ended || self.said_bye || self.bye_queued || self.shut)
+            && !(self.write_blocked || self.ended || self.numbers.said_bye || self.bye_queued || self.shut)
     }
 
     /// Sends a frame of up to [`SMALL`] bytes at once, as far as the system takes it. Says how many bytes that were, with the
@@ -289,14 +280,13 @@ impl Conn {
         consumed: u64,
     ) -> Result<Option<(Header, usize)>, Errno> {
         header.length = payload.len() as u32;
-        header.stamp(self.frames_sent, self.frames_received, consumed);
+        self.numbers.stamp(&mut header, 0, consumed);
         let bytes = send_small(&self.socket, &header, payload)?;
-        self.traffic.sent_bytes += bytes as u64;
+        self.numbers.traffic.sent_bytes += bytes as u64;
         if bytes < HEADER_BYTES + payload.len() {
             return Ok(Some((header, bytes)));
         }
-        self.frames_sent = self.frames_sent.wrapping_add(1);
-        self.traffic.sent_frames += 1;
+        self.numbers.has_sent();
         Ok(None)
     }
 
@@ -323,20 +313,18 @@ impl Conn {
             Ok(_) => return Err(self.ended()),
             Err(error) => return Err(error.into()),
         };
-        self.traffic.received_bytes += bytes as u64;
+        self.numbers.traffic.received_bytes += bytes as u64;
         self.end += bytes;
         let Some((head, body)) = self.ahead[..self.end].split_first_chunk::<HEADER_BYTES>() else {
             return Ok(Found::Nothing);
         };
-        let fits = |header: &Header| header.is_like(due) && header.frame == self.frames_received;
+        let fits = |header: &Header| header.is_like(due) && self.numbers.is_due(header);
         let Some(header) = Header::decode(head).ok().filter(fits) else { return Ok(Found::Other) };
         if body.len() < payload.len() {
             return Ok(Found::Nothing);
         }
         payload.copy_from_slice(body);
-        self.check_order(&header).map_err(Broken::Protocol)?;
-        self.frames_received = self.frames_received.wrapping_add(1);
-        self.traffic.received_frames += 1;
+        self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
         self.end = 0;
         Ok(Found::Frame { consumed: header.consumed })
     }
@@ -361,8 +349,7 @@ impl Conn {
                 return;
             }
             self.sent = 0;
-            self.frames_sent = self.frames_sent.wrapping_add(1);
-            self.traffic.sent_frames += 1;
+            self.numbers.has_sent();
             self.outgoing.pop_front();
         }
     }
@@ -392,7 +379,7 @@ impl Conn {
                 Ok((bytes, asked)) => {
                     progress = true;
                     budget = budget.saturating_sub(bytes);
-                    self.traffic.received_bytes += bytes as u64;
+                    self.numbers.traffic.received_bytes += bytes as u64;
                     if bytes < asked && !self.ended {
                         // Less than was asked for: there is no more, and what comes next makes an event. But for the
                         // end, if its event came together with that of the last bytes.
@@ -412,7 +399,7 @@ impl Conn {
     }
 
     fn ended(&self) -> Broken {
-        Broken::end(self.said_bye && self.incoming.is_none() && self.start == self.end)
+        Broken::end(self.numbers.said_bye && self.incoming.is_none() && self.start == self.end)
     }
 
     /// One system call: the rest of a payload goes to its sink, what follows goes ahead. Returns how many bytes came,
@@ -489,33 +476,10 @@ impl Conn {
         bytes.copy_from_slice(&self.ahead[self.start..self.start + HEADER_BYTES]);
         self.start += HEADER_BYTES;
         let header = Header::decode(&bytes).map_err(Broken::Protocol)?;
-        if header.frame != self.frames_received {
-            let problem = format!("frame {} where {} was due", header.frame, self.frames_received);
-            return Err(Broken::Protocol(problem));
-        }
-        self.check_order(&header).map_err(Broken::Protocol)?;
-        self.frames_received = self.frames_received.wrapping_add(1);
-        self.traffic.received_frames += 1;
-        self.said_bye |= header.kind == Kind::Bye;
+        self.numbers.has_received(&header, self.sent > 0).map_err(Broken::Protocol)?;
         let sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
         self.incoming = Some(Incoming { header, sink, received: 0 });
         Ok(true)
-    }
-
-    /// Acknowledgements only grow, up to what has left, of which the last frame may still be on its way; nothing follows
-    /// a goodbye.
-    fn check_order(&mut self, header: &Header) -> Result<(), String> {
-        if self.said_bye {
-            return Err(format!("a {:?} frame after its goodbye", header.kind));
-        }
-        let left = self.frames_sent.wrapping_add(u32::from(self.sent > 0));
-        let news = header.acknowledged.wrapping_sub(self.acknowledged);
-        if news > left.wrapping_sub(self.acknowledged) {
-            let claim = header.acknowledged;
-            return Err(format!("acknowledges {claim} frames after {}, of {left} sent", self.acknowledged));
-        }
-        self.acknowledged = header.acknowledged;
-        Ok(())
     }
 
     fn finish(&mut self, peer: usize, handler: &mut impl Handler) -> Result<(), Broken> {
@@ -551,7 +515,7 @@ impl Conn {
     }
 
     pub(crate) fn said_bye(&self) -> bool {
-        self.said_bye
+        self.numbers.said_bye
     }
 
     pub(crate) fn is_shut(&self) -> bool {

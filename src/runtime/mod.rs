@@ -1,5 +1,6 @@
 //! The executor seam: what the engine needs of the system and of whichever runtime polls it.
 //!
+//! - `allowance`: what limits of the system leave
 //! - `clock`: the time, real or simulated
 //! - `poller`: the one set of descriptors, as one descriptor
 //! - `park`: sleeping on that descriptor inside a tokio runtime
@@ -10,6 +11,7 @@
 //! - `congestion`: congestion control within one host
 //! - `tcp_info`: what the system counts about a connection
 
+pub(crate) mod allowance;
 pub(crate) mod announcement;
 pub(crate) mod clock;
 pub(crate) mod congestion;

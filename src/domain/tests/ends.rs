@@ -147,7 +147,7 @@ fn child_joins_from_env() {
             let addresses: Vec<String> =
                 membership.members.iter().map(|member| member.address.to_string()).collect();
             let same: Vec<bool> =
-                membership.streams.iter().flatten().map(|streams| streams.same_host).collect();
+                streams(&membership).iter().flatten().map(|streams| streams.same_host).collect();
             let text = format!("joined: {} same host: {same:?}\n", addresses.join(" "));
             std::io::stderr().write_all(text.as_bytes()).unwrap();
         }
@@ -160,6 +160,7 @@ fn launched(port: u16, variables: &[(&str, &str)]) -> Vec<String> {
     let start = |rank: u32| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "domain::tests::ends::child_joins_from_env", "--nocapture"])
+            .env("HCOMM_SHARED_MEMORY", "never")
             .envs([(CHILD, "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")])
             .envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())])
             .envs([("MASTER_ADDR", own_ip()), ("MASTER_PORT", port.to_string())])
@@ -232,6 +233,7 @@ fn visitors_take_no_descriptor_that_the_job_needs() {
         .envs([(CHILD, "1"), ("RANK", "0"), ("WORLD_SIZE", "64")])
         .envs([("MASTER_ADDR", own_ip()), ("MASTER_PORT", address.port().to_string())])
         .env("HCOMM_TOKEN", config.token.as_ref().unwrap().to_hex())
+        .env("HCOMM_SHARED_MEMORY", "never")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -258,7 +260,10 @@ fn visitors_take_no_descriptor_that_the_job_needs() {
             puppet.say(&ToRoot::Connected(Vec::new())).await;
         }
         for puppet in &mut others {
-            assert!(matches!(puppet.hear().await, ToMember::Ready));
+            puppet.shares().await;
+        }
+        for puppet in &mut others {
+            puppet.may_begin().await;
         }
     });
     let output = root.wait_with_output().unwrap();
@@ -293,6 +298,6 @@ fn child_has_no_descriptor_to_spare() {
         // All connections of set-up and of the job.
         joined.store(true, Ordering::Relaxed);
         user.join().unwrap();
-        assert_eq!(membership.unwrap().streams.iter().flatten().count(), 63);
+        assert_eq!(streams(&membership.unwrap()).iter().flatten().count(), 63);
     });
 }

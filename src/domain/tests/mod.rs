@@ -18,7 +18,10 @@ use super::config::Deadlines;
 use super::frame::{Kind, VERSION};
 use super::message::{self, Join, TO_ROOT_BYTES_MAX, ToMember, ToRoot, to_member_bytes_max};
 use super::token::{Key, nonce};
-use super::{JoinConfig, Membership, Rendezvous, Token, handshake, identity, join_blocking};
+use super::{
+    JoinConfig, Link, Membership, PeerStreams, Rendezvous, SharedMemory, Sharing, Token, handshake, identity,
+    join_blocking,
+};
 use crate::error::InitError;
 use crate::rank::Rank;
 
@@ -36,13 +39,14 @@ fn own_ports(count: u16) -> u16 {
     NEXT.fetch_add(count, Ordering::Relaxed)
 }
 
-/// Settings of one job; short deadlines.
+/// Settings of one job by TCP; short deadlines.
 fn job(world: u32) -> JoinConfig {
     JoinConfig {
         world,
         rendezvous: Rendezvous::Root { address: format!("{}:{}", own_ip(), own_ports(2)) },
         token: Some(Token::random().unwrap()),
         deadlines: Deadlines { rendezvous: Duration::from_secs(20), link: Duration::from_secs(10) },
+        shared_memory: SharedMemory::Never,
         ..JoinConfig::default()
     }
 }
@@ -78,6 +82,17 @@ fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("hcomm-{}-{}-{name}", std::process::id(), own_ports(1)))
 }
 
+/// Of links that are all TCP.
+fn streams(membership: &Membership) -> Vec<Option<&PeerStreams>> {
+    let of = |link: &Link| matches!(link, Link::Tcp { instead: None, .. });
+    assert!(membership.links.iter().flatten().all(of), "{:?}", membership.links);
+    let streams = |link| match link {
+        &Some(Link::Tcp { ref streams, .. }) => Some(streams),
+        _ => None,
+    };
+    membership.links.iter().map(streams).collect()
+}
+
 /// Every stream carries a pattern that names its two ends, both ways.
 fn check_streams(members: Vec<Membership>) {
     let world = members.len() as u32;
@@ -85,9 +100,10 @@ fn check_streams(members: Vec<Membership>) {
         .into_iter()
         .map(|membership| {
             thread::spawn(move || {
-                assert_eq!(membership.streams.len(), world as usize);
+                let all = streams(&membership);
+                assert_eq!(all.len(), world as usize);
                 let me = membership.rank.0;
-                for (peer, streams) in (0..world).zip(&membership.streams) {
+                for (peer, streams) in (0..world).zip(&all) {
                     let Some(streams) = streams else {
                         assert_eq!(peer, me);
                         continue;
@@ -96,7 +112,7 @@ fn check_streams(members: Vec<Membership>) {
                     say(&streams.fast, [me as u8, peer as u8, 1]);
                     say(&streams.bulk, [me as u8, peer as u8, 2]);
                 }
-                for (peer, streams) in (0..world).zip(&membership.streams) {
+                for (peer, streams) in (0..world).zip(&all) {
                     let Some(streams) = streams else { continue };
                     assert_eq!(hear(&streams.fast), [peer as u8, me as u8, 1]);
                     assert_eq!(hear(&streams.bulk), [peer as u8, me as u8, 2]);
@@ -155,10 +171,25 @@ impl Puppet {
         let (mut puppet, outcome) = Puppet::reach(config, VERSION).await;
         outcome.unwrap();
         let JoinConfig { rank, world, name, device, facts, .. } = config.clone();
-        let member = identity::this_process(listens);
+        let member = identity::this_process(listens, Sharing::Unwanted);
         puppet.say(&ToRoot::Join(Join { rank, world, name, device, member, facts })).await;
         assert!(matches!(puppet.hear().await, ToMember::Accepted { .. }));
         puppet
+    }
+
+    /// All are connected: shares nothing, and may begin.
+    async fn share(&mut self) {
+        self.shares().await;
+        self.may_begin().await;
+    }
+
+    async fn shares(&mut self) {
+        assert!(matches!(self.hear().await, ToMember::Share));
+        self.say(&ToRoot::Shared).await;
+    }
+
+    async fn may_begin(&mut self) {
+        assert!(matches!(self.hear().await, ToMember::Ready));
     }
 
     async fn say(&mut self, message: &ToRoot) {

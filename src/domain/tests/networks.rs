@@ -27,6 +27,7 @@ fn run_on(hosts: &Hosts, ranks: &[Ranked<'_>]) -> Vec<String> {
         hosts
             .command(*host)
             .args(["--exact", "domain::tests::ends::child_joins_from_env", "--nocapture"])
+            .env("HCOMM_SHARED_MEMORY", "never")
             .env(super::ends::CHILD, "1")
             .envs(common)
             .envs(own.iter().copied())

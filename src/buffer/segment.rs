@@ -1,0 +1,184 @@
+//! Memory of several processes: one writes it, others map it to read.
+//!
+//! A segment has no name, so nothing is left behind whenever its processes end. Before others see it, its size is sealed and
+//! so is any further way to write it: a peer that is mad or dying can't take pages away from under those who read.
+//! Mappings do not go to the children of a fork.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::raw::Raw;
+
+/// What mappings begin and end at.
+pub(crate) const PAGE: usize = 4096;
+
+/// What both sides of a segment rely on.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
+
+/// Pages somewhere in this process, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range that stays mapped; who may touch what in it is said by those who use it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// A part of a file, by offset and length.
+pub(crate) type Part = (u64, usize);
+
+impl Mapping {
+    /// The parts of `fd` in a row, each of whole pages.
+    fn of(fd: BorrowedFd<'_>, parts: &[Part], access: ProtFlags) -> io::Result<Mapping> {
+        let bytes = parts.iter().map(|(_, bytes)| bytes).sum();
+        // SAFETY: new addresses, chosen by the system.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE)?
+        };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping { start, bytes };
+        let mut at = 0;
+        for (offset, bytes) in parts {
+            // SAFETY: within the addresses reserved above, which nobody else knows yet.
+            let place = unsafe { start.as_ptr().add(at) }.cast::<c_void>();
+            // SAFETY: as above.
+            unsafe {
+                rustix::mm::mmap(place, *bytes, access, MapFlags::SHARED | MapFlags::FIXED, fd, *offset)?;
+            }
+            at += bytes;
+        }
+        // SAFETY: advice about our own pages.
+        unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
+        Ok(mapping)
+    }
+
+    /// So many bytes from `at` on.
+    pub(crate) fn raw(&self, at: usize, bytes: usize) -> Raw {
+        Raw::new(self.start.as_ptr(), self.bytes).sub(at..at + bytes)
+    }
+
+    /// Lets pages that are written be there now, and not when they are first touched.
+    fn populate(&self) -> io::Result<()> {
+        // SAFETY: our own pages, which this process may write.
+        let done = unsafe {
+            rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxPopulateWrite)
+        };
+        match done {
+            // Of a kernel before 5.14: the pages are allotted, and are mapped when they are touched.
+            Err(rustix::io::Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, unmapped once; whoever has an address in it keeps the mapping.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A segment that this process writes: where it is mapped, and what others map it by.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub fd: OwnedFd,
+    pub mapping: Arc<Mapping>,
+}
+
+impl Segment {
+    /// `bytes` of zeros, of whole pages, in the order of `parts`, a part as often as it is named.
+    pub(crate) fn new(bytes: usize, parts: &[Part]) -> Result<Segment, String> {
+        let mapped: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+        let refused = |what| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
+        let fd = memfd().map_err(refused("no anonymous file (memfd_create)"))?;
+        rustix::fs::ftruncate(&fd, bytes as u64).map_err(refused("no size for a segment"))?;
+        // Now, so that who touches a page later is never refused one.
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)
+            .map_err(refused("no pages for a segment"))?;
+        let refused = |error: io::Error| format!("mapping {mapped} bytes of a segment: {error}");
+        let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ | ProtFlags::WRITE).map_err(refused)?;
+        mapping.populate().map_err(refused)?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL)
+            .map_err(|error| format!("sealing a segment: {}", io::Error::from(error)))?;
+        Ok(Segment { fd, mapping: Arc::new(mapping) })
+    }
+}
+
+fn memfd() -> Result<OwnedFd, rustix::io::Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create("hcomm", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Of a kernel before 6.3.
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hcomm", flags),
+        made => made,
+    }
+}
+
+/// Maps the parts of another process's segment to read them, if it is one: of this size, and sealed.
+pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<Arc<Mapping>, String> {
+    let refused = |what| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(refused("it is no segment"))?;
+    if !seals.contains(SEALS) {
+        return Err("its segment is not sealed".into());
+    }
+    let size = rustix::fs::fstat(fd).map_err(refused("it is no segment"))?.st_size;
+    if size != bytes as i64 {
+        return Err(format!("its segment has {size} bytes, not {bytes}"));
+    }
+    let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ);
+    Ok(Arc::new(mapping.map_err(|error| format!("mapping its segment: {error}"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const PARTS: [Part; 3] = [(0, PAGE), (PAGE as u64, PAGE), (PAGE as u64, PAGE)];
+
+    #[test]
+    fn what_one_mapping_writes_others_read_also_across_the_seam() {
+        let segment = Segment::new(2 * PAGE, &PARTS).unwrap();
+        let seen = map_foreign(&segment.fd, 2 * PAGE, &PARTS).unwrap();
+        segment.mapping.raw(0, 3).copy_from_slice(b"abc");
+        segment.mapping.raw(2 * PAGE - 2, 4).copy_from_slice(b"seam");
+        assert_eq!(seen.raw(0, 3).to_vec(), b"abc");
+        assert_eq!(seen.raw(2 * PAGE - 2, 4).to_vec(), b"seam");
+        assert_eq!(seen.raw(PAGE, 2).to_vec(), b"am", "the second half of the seam is where the ring begins");
+    }
+
+    #[test]
+    fn nobody_else_can_write_or_resize_it() {
+        let segment = Segment::new(2 * PAGE, &PARTS).unwrap();
+        let mut file = std::fs::File::from(segment.fd.try_clone().unwrap());
+        assert!(file.write(b"x").is_err());
+        for size in [0, PAGE as u64, 4 * PAGE as u64] {
+            assert!(file.set_len(size).is_err());
+        }
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        assert!(Mapping::of(segment.fd.as_fd(), &PARTS, writable).is_err());
+    }
+
+    #[test]
+    fn what_is_no_segment_is_refused() {
+        let segment = Segment::new(2 * PAGE, &PARTS).unwrap();
+        let said = map_foreign(&segment.fd, 4 * PAGE, &PARTS).unwrap_err();
+        assert!(said.contains("8192 bytes, not 16384"), "{said}");
+        let unsealed = memfd().unwrap();
+        rustix::fs::ftruncate(&unsealed, 2 * PAGE as u64).unwrap();
+        assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment is not sealed");
+        let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        assert!(map_foreign(&file, 2 * PAGE, &PARTS).unwrap_err().contains("no segment"));
+    }
+}

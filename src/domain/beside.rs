@@ -1,0 +1,488 @@
+//! Which pairs of ranks share memory: not what names or addresses say, but who proves it.
+//!
+//! ```text
+//! higher rank                         lower rank
+//!   Unix socket, by the random name that the lower told the root: found in one network namespace only
+//!   hello, proofs           ◀─▶      the session key, as on every connection; both of one user
+//!   sizes, lane, bell       ◀─▶      what each writes, and what rings for it (SCM_RIGHTS)
+//!   the nonce it reads      ◀─▶      in the other's lane, which its owner compares
+//! on the TCP connection that stands:
+//!   how it went             ◀─▶      only if it went well on both sides is memory used
+//! ```
+//!
+//! The name is an abstract one: nothing is left behind, whenever a process is killed. Its mode would be nobody's to check; the
+//! user of the other process is, as the system tells it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as unix;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::frame::{Hello, Kind, Verdict};
+use super::handshake::{self, Refusal, describe};
+use super::token::{Key, nonce};
+use super::wait::{First, first};
+use super::{Member, PeerStreams, limits};
+use crate::error::InitError;
+use crate::link::shm::{Ends, Lane, Sizes};
+use crate::rank::Rank;
+
+/// Bytes of a name, and of a nonce: nobody guesses it.
+const NAME_BYTES: usize = 16;
+/// Connections that have not proved the key yet, at most; others wait in the system's queue.
+const VISITORS_MAX: usize = 64;
+/// Longest that one may take for that.
+const PROOF_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest reason that is told, in bytes.
+const REASON_MAX: usize = 512;
+/// Descriptors of a pair while it is set up: a socket, and two lanes and two bells.
+const DESCRIPTORS: u64 = 5;
+
+/// Whether ranks of one host share memory: what a process wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SharedMemory {
+    /// Where two processes prove that they can; else they use TCP, which is told.
+    #[default]
+    Auto,
+    /// Where two processes of one host can't, set-up fails.
+    Require,
+    /// Not at all.
+    Never,
+}
+
+/// How others find this process to share memory with it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Sharing {
+    By([u8; NAME_BYTES]),
+    Unwanted,
+    Unable(String),
+}
+
+/// A link between two ranks, ready to be used.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Tcp {
+        streams: PeerStreams,
+        /// Why it is not memory, where both are on one host.
+        instead: Option<String>,
+    },
+    Shm(Ends),
+}
+
+/// Where others come to share memory.
+pub(super) struct Door {
+    listener: Option<unix::UnixListener>,
+    pub sharing: Sharing,
+}
+
+impl Door {
+    /// Open before anybody learns of it.
+    pub(super) fn open(wanted: SharedMemory) -> Door {
+        if wanted == SharedMemory::Never {
+            return Door { listener: None, sharing: Sharing::Unwanted };
+        }
+        let opened = name().and_then(|name| {
+            let listener = unix::UnixListener::bind_addr(&address(&name)?)?;
+            listener.set_nonblocking(true)?;
+            Ok((listener, name))
+        });
+        match opened {
+            Ok((listener, name)) => Door { listener: Some(listener), sharing: Sharing::By(name) },
+            Err(error) => {
+                let mut reason = format!("no local socket: {error}");
+                reason.truncate(super::message::HOST_BYTES_MAX);
+                Door { listener: None, sharing: Sharing::Unable(reason) }
+            }
+        }
+    }
+}
+
+fn name() -> io::Result<[u8; NAME_BYTES]> {
+    let random = nonce().map_err(io::Error::other)?;
+    Ok(std::array::from_fn(|at| random[at]))
+}
+
+fn address(name: &[u8; NAME_BYTES]) -> io::Result<unix::SocketAddr> {
+    let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    unix::SocketAddr::from_abstract_name(format!("hcomm-{hex}"))
+}
+
+/// What one rank needs to know.
+pub(super) struct Terms {
+    pub rank: Rank,
+    pub members: Arc<Vec<Member>>,
+    pub session: Key,
+    pub wanted: SharedMemory,
+    /// Of what this process may use, for all peers together.
+    pub memory: usize,
+    pub patience: Duration,
+}
+
+/// One pair's set-up, as its task has it.
+struct Attempt {
+    rank: Rank,
+    peer: Rank,
+    session: Key,
+    sizes: Sizes,
+    deadline: Instant,
+    /// How the lower rank is found; `None` where it waits for the other to come.
+    name: Option<[u8; NAME_BYTES]>,
+    /// What keeps this rank from it.
+    hindrance: Option<String>,
+}
+
+/// Tries to share memory with all ranks of this host. Fails only where that is required.
+pub(super) async fn share(
+    terms: Terms,
+    door: Door,
+    streams: Vec<Option<PeerStreams>>,
+) -> Result<Vec<Option<Link>>, InitError> {
+    let Terms { rank, members, session, wanted, memory, patience } = terms;
+    let mine = &members[rank.index()];
+    let beside = |peer: usize| peer != rank.index() && members[peer].shares_host_with(mine);
+    let willing = |peer: usize| !matches!(members[peer].sharing, Sharing::Unwanted);
+    let tries = |peer: usize| beside(peer) && willing(peer) && willing(rank.index());
+    let candidates = (0..members.len()).filter(|peer| tries(*peer)).count();
+    let hindrance = hindrance(&members[rank.index()].sharing, candidates);
+    let deadline = Instant::now() + patience;
+    let (callers, mut awaited) = callers(&members);
+    let _gate = door.listener.map(|listener| gate(listener, rank, session.clone(), callers));
+    let mut tasks = JoinSet::new();
+    let mut links: Vec<Option<Link>> = Vec::new();
+    for (peer, streams) in streams.into_iter().enumerate() {
+        let untried = !tries(peer);
+        let unwanted = || {
+            (beside(peer) && wanted != SharedMemory::Never).then(|| "the other rank does not want it".into())
+        };
+        links.push(match streams {
+            Some(streams) if untried => Some(Link::Tcp { streams, instead: unwanted() }),
+            Some(streams) => {
+                let name = match members[peer].sharing {
+                    Sharing::By(name) if peer < rank.index() => Some(name),
+                    _ => None,
+                };
+                let hindrance = hindrance.clone();
+                let sizes = Sizes::within(memory, candidates);
+                let (session, peer) = (session.clone(), Rank(peer as u32));
+                let attempt = Attempt { rank, peer, session, sizes, deadline, name, hindrance };
+                let awaited = awaited[peer.index()].take();
+                tasks.spawn(async move { (peer, attempt.run(streams, awaited).await) });
+                None
+            }
+            None => None,
+        });
+    }
+    while let Some(Ok((peer, link))) = tasks.join_next().await {
+        links[peer.index()] = Some(link.map_err(|reason| lost(peer, reason))?);
+    }
+    tell(rank, wanted, &links)?;
+    Ok(links)
+}
+
+/// What keeps this rank from sharing memory with anybody.
+fn hindrance(sharing: &Sharing, candidates: usize) -> Option<String> {
+    match sharing {
+        Sharing::Unable(reason) => Some(reason.clone()),
+        _ => limits::grant_descriptors(DESCRIPTORS * candidates as u64).err().map(|error| error.to_string()),
+    }
+}
+
+fn lost(peer: Rank, reason: String) -> InitError {
+    InitError::Lost { who: format!("rank {peer}"), phase: "resources".into(), reason }
+}
+
+/// Says which ranks of this host are reached by TCP, and fails if that was not to be.
+fn tell(rank: Rank, wanted: SharedMemory, links: &[Option<Link>]) -> Result<(), InitError> {
+    let mut told: Option<(Vec<String>, &str)> = None;
+    for (peer, link) in links.iter().enumerate() {
+        let Some(Link::Tcp { instead: Some(reason), .. }) = link else { continue };
+        if wanted == SharedMemory::Require {
+            let (first, second) = (rank.min(Rank(peer as u32)), rank.max(Rank(peer as u32)));
+            return Err(InitError::SharedMemory { first, second, reason: reason.clone() });
+        }
+        told.get_or_insert((Vec::new(), reason)).0.push(peer.to_string());
+    }
+    if let Some((ranks, reason)) = told {
+        let ranks = ranks.join(", ");
+        tracing::warn!(%rank, ranks, reason, "ranks of this host are reached by TCP, not by shared memory");
+    }
+    Ok(())
+}
+
+type Callers = Vec<mpsc::Sender<UnixStream>>;
+
+/// For each rank, where connections from it go, and where they are taken.
+fn callers(members: &[Member]) -> (Callers, Vec<Option<mpsc::Receiver<UnixStream>>>) {
+    let each = members.iter().map(|_| mpsc::channel(1));
+    each.map(|(sender, receiver)| (sender, Some(receiver))).unzip()
+}
+
+/// Lets in who proves the key, and is of the same user.
+fn gate(listener: unix::UnixListener, rank: Rank, session: Key, callers: Callers) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let Ok(listener) = UnixListener::from_std(listener) else { return };
+        let places = Arc::new(Semaphore::new(VISITORS_MAX));
+        let mut visitors = JoinSet::new();
+        while let Ok(place) = places.clone().acquire_owned().await
+            && let Ok((mut stream, _)) = listener.accept().await
+        {
+            while visitors.try_join_next().is_some() {}
+            let (session, callers) = (session.clone(), callers.clone());
+            visitors.spawn(async move {
+                let _place = place;
+                let proof = receive(&mut stream, rank, &session);
+                match timeout(PROOF_DEADLINE, proof).await {
+                    Ok(Ok(hello)) => {
+                        if let Some(caller) = callers.get(hello.from as usize) {
+                            let _ = caller.send(stream).await;
+                        }
+                    }
+                    Ok(Err(reason)) => tracing::debug!(reason, "turned away who came to share memory"),
+                    Err(_) => {}
+                }
+            });
+        }
+    });
+    tasks
+}
+
+async fn receive(stream: &mut UnixStream, rank: Rank, session: &Key) -> Result<Hello, String> {
+    check_user(stream)?;
+    let judge = |hello: &Hello| {
+        let fits = hello.kind == Kind::Memory && hello.to == rank.0 && hello.from > rank.0;
+        if fits { Verdict::Welcome } else { Verdict::WrongRank }
+    };
+    let ours = handshake::hello(Kind::Memory, true, rank.0, 0, fresh()?);
+    handshake::accept(stream, ours, session, judge).await.map_err(explain)
+}
+
+fn fresh() -> Result<[u8; 32], String> {
+    nonce().map_err(|error| error.to_string())
+}
+
+fn explain(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Stranger(reason) | Refusal::Key(reason) => reason,
+        Refusal::Version { theirs, .. } => format!("it speaks protocol version {theirs}"),
+    }
+}
+
+/// Memory is shared with processes of the same user only, whom the system names.
+fn check_user(stream: &UnixStream) -> Result<(), String> {
+    let theirs =
+        stream.peer_cred().map_err(|error| format!("whose it is can't be found out: {error}"))?.uid();
+    let ours = rustix::process::geteuid().as_raw();
+    if theirs == ours {
+        Ok(())
+    } else {
+        Err(format!("it is a process of user {theirs}, this is one of {ours}"))
+    }
+}
+
+impl Attempt {
+    /// Sets up a pair, as far as it goes, and agrees with the other side on the result. An error is the loss of the other.
+    async fn run(
+        self,
+        streams: PeerStreams,
+        awaited: Option<mpsc::Receiver<UnixStream>>,
+    ) -> Result<Link, String> {
+        let PeerStreams { fast, bulk, same_host } = streams;
+        let broken = |error: io::Error| describe(&error);
+        let mut control = TcpStream::from_std(fast).map_err(broken)?;
+        let instead = match self.agree(&mut control, awaited).await? {
+            Ok(ends) => return Ok(Link::Shm(ends)),
+            Err(reason) => reason,
+        };
+        let fast = control.into_std().map_err(broken)?;
+        Ok(Link::Tcp { streams: PeerStreams { fast, bulk, same_host }, instead: Some(instead) })
+    }
+
+    /// What both sides have of each other, or why they share no memory.
+    async fn agree(
+        &self,
+        control: &mut TcpStream,
+        awaited: Option<mpsc::Receiver<UnixStream>>,
+    ) -> Result<Result<Ends, String>, String> {
+        let broken = |error: io::Error| describe(&error);
+        let (mut reader, mut writer) = control.split();
+        let mut verdict = pin!(read_verdict(&mut reader));
+        let mut theirs = None;
+        let ends = {
+            let late = || Err("no answer within half the link deadline".into());
+            let mut exchange = pin!(async {
+                timeout_at(self.deadline, self.exchange(awaited)).await.unwrap_or_else(|_| late())
+            });
+            match first(exchange.as_mut(), verdict.as_mut()).await {
+                First::Left(ends) => ends,
+                First::Right(said) => {
+                    theirs = Some(said.map_err(broken)?);
+                    match &theirs {
+                        // It has given up, so that there is nothing to wait for.
+                        Some(Some(reason)) => Err(reason.clone()),
+                        _ => exchange.await,
+                    }
+                }
+            }
+        };
+        write_verdict(&mut writer, ends.as_ref().err().map(String::as_str)).await.map_err(broken)?;
+        let theirs = match theirs {
+            Some(theirs) => theirs,
+            None => {
+                let read = timeout_at(self.deadline + PROOF_DEADLINE, verdict).await;
+                read.map_err(|_| "it does not say whether it shares memory".to_string())?.map_err(broken)?
+            }
+        };
+        Ok(match (ends, theirs) {
+            (Ok(ends), None) => Ok(ends),
+            (Ok(_), Some(reason)) | (Err(reason), _) => Err(reason),
+        })
+    }
+
+    async fn exchange(&self, awaited: Option<mpsc::Receiver<UnixStream>>) -> Result<Ends, String> {
+        if let Some(reason) = &self.hindrance {
+            return Err(reason.clone());
+        }
+        let mut stream = if self.peer < self.rank {
+            self.call().await?
+        } else {
+            let mut awaited = awaited.ok_or("it is not awaited")?;
+            awaited.recv().await.ok_or("the local socket is gone")?
+        };
+        let Lanes { mine, theirs, my_bell, their_bell } = self.swap_lanes(&mut stream).await?;
+        let socket = stream.into_std().map_err(|error| error.to_string())?;
+        Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell })
+    }
+
+    async fn call(&self) -> Result<UnixStream, String> {
+        let name = self.name.ok_or("it has no local socket")?;
+        // Tokio takes paths only.
+        let connected = address(&name).and_then(|address| unix::UnixStream::connect_addr(&address));
+        let not_found = |error: io::Error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => "its local socket is not to be found here".to_string(),
+            _ => format!("its local socket: {}", describe(&error)),
+        };
+        let stream = connected.map_err(not_found)?;
+        stream.set_nonblocking(true).map_err(not_found)?;
+        let mut stream = UnixStream::from_std(stream).map_err(not_found)?;
+        check_user(&stream)?;
+        let ours = handshake::hello(Kind::Memory, true, self.rank.0, self.peer.0, fresh()?);
+        let theirs = handshake::connect(&mut stream, ours, &self.session).await.map_err(explain)?;
+        if theirs.from == self.peer.0 {
+            Ok(stream)
+        } else {
+            Err(format!("rank {} answers there", theirs.from))
+        }
+    }
+
+    async fn swap_lanes(&self, stream: &mut UnixStream) -> Result<Lanes, String> {
+        let broken = |error: io::Error| describe(&error);
+        let random = fresh()?;
+        let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| random[at + byte]));
+        let nonce = [half(0), half(8)];
+        let (mine, lane_fd) = Lane::new(self.sizes, nonce)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let my_bell = bell.map_err(|error| format!("no event descriptor: {}", io::Error::from(error)))?;
+        send_with(stream, self.sizes.tell(), [&lane_fd, &my_bell]).await.map_err(broken)?;
+        let (sizes, [their_lane, their_bell]) = receive_with(stream).await?;
+        let sizes = Sizes::told(sizes).ok_or("it tells sizes of rings that can't be")?;
+        let theirs = Lane::foreign(&their_lane, sizes)?;
+        let [first, second] = theirs.nonce();
+        stream.write_u64_le(first).await.map_err(broken)?;
+        stream.write_u64_le(second).await.map_err(broken)?;
+        let seen = [stream.read_u64_le().await.map_err(broken)?, stream.read_u64_le().await.map_err(broken)?];
+        if seen != nonce {
+            return Err("it does not see what this process writes".into());
+        }
+        Ok(Lanes { mine, theirs, my_bell, their_bell })
+    }
+}
+
+struct Lanes {
+    mine: Lane,
+    theirs: Lane,
+    my_bell: OwnedFd,
+    their_bell: OwnedFd,
+}
+
+/// Numbers, with descriptors.
+async fn send_with(stream: &UnixStream, numbers: [u64; 2], fds: [&OwnedFd; 2]) -> io::Result<()> {
+    let bytes = numbers.map(u64::to_le_bytes).concat();
+    let fds = fds.map(|fd| fd.as_fd());
+    let sent = stream.async_io(Interest::WRITABLE, || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        Ok(rustix::net::sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, flags)?)
+    });
+    match sent.await? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// The same, from the other side: exactly as many.
+async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; 2]), String> {
+    let mut bytes = [0; 16];
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    let received = stream.async_io(Interest::READABLE, || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let message = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = part {
+                fds.extend(came);
+            }
+        }
+        Ok(message.bytes)
+    });
+    let came = received.await.map_err(|error| describe(&error))?;
+    let fds = <[OwnedFd; 2]>::try_from(fds);
+    match fds {
+        Ok(fds) if came == bytes.len() => {
+            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+            Ok(([number(0), number(8)], fds))
+        }
+        _ if came == 0 => Err("the other side closed the connection".into()),
+        _ => Err("it did not hand over what it should".into()),
+    }
+}
+
+/// How it went: nothing if well, else why not.
+async fn write_verdict(stream: &mut (impl AsyncWrite + Unpin), reason: Option<&str>) -> io::Result<()> {
+    let mut bytes = vec![u8::from(reason.is_none()), 0, 0];
+    let reason = reason.unwrap_or_default();
+    let reason = &reason.as_bytes()[..reason.len().min(REASON_MAX)];
+    bytes[1..].copy_from_slice(&(reason.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(reason);
+    stream.write_all(&bytes).await
+}
+
+async fn read_verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<String>> {
+    let went_well = stream.read_u8().await? == 1;
+    let length = usize::from(stream.read_u16_le().await?);
+    if length > REASON_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a reason that is too long"));
+    }
+    let mut reason = vec![0; length];
+    stream.read_exact(&mut reason).await?;
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    Ok((!went_well).then_some(reason))
+}

@@ -1,0 +1,66 @@
+//! Waking a process that sleeps, and only one that does.
+//!
+//! Who is about to sleep counts up a word of its own in all its lanes, has a fence, and looks at everything once more. Who
+//! has published something has a fence, and looks at that word: if it has not rung for this sleep yet, it rings. Of the two
+//! fences one is first: either the last look finds what was published, or who published finds the sleep.
+//!
+//! The word is never taken back. Who was not asleep after all, or woke by itself, is rung for once at most.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::words::Words;
+use crate::runtime::sync::{AtomicU64, Mutex, fence};
+
+/// What this process tells the others of its sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Naps {
+    /// In each of its own lanes, where it says so.
+    words: Vec<(Words, usize)>,
+    /// Behind a lock, so that words only grow: of two threads that announce, the later one's is what stays.
+    count: Mutex<u64>,
+}
+
+impl Naps {
+    pub(super) fn add(&mut self, words: Words, at: usize) {
+        self.words.push((words, at));
+    }
+
+    /// Before the last look before sleep.
+    #[inline]
+    pub(crate) fn announce(&self) {
+        if self.words.is_empty() {
+            return;
+        }
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        for (words, at) in &self.words {
+            words.at(*at).store(*count, Ordering::Relaxed);
+        }
+        drop(count);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The other process of a pair, as it is woken.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    words: Words,
+    at: usize,
+    /// The last sleep that was ended.
+    ended: AtomicU64,
+}
+
+impl Sleeper {
+    pub(super) fn new(words: Words, at: usize) -> Sleeper {
+        Sleeper { words, at, ended: AtomicU64::default() }
+    }
+
+    /// After something was published: whether it sleeps, and must be rung for by him who asks.
+    #[inline]
+    pub(super) fn must_wake(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let nap = self.words.at(self.at).load(Ordering::Relaxed);
+        nap != self.ended.load(Ordering::Relaxed) && nap != self.ended.swap(nap, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,24 @@
+//! Processes of one host that share memory.
+//!
+//! - `words`: atomics in a mapping
+//! - `ring`: frames from one to the other
+//! - `bell`: waking who sleeps
+//! - `lane`: what one process writes for another: its layout, making it and mapping it
+//! - `conn`: a pair's two connections, and what watches whether the other process lives
+//!
+//! A pair has two lanes. Each is a segment that one of them writes and the other maps to read: rings with its frames, and
+//! its words about the rings of the other one.
+
+mod bell;
+mod conn;
+mod lane;
+#[cfg(all(test, hcomm_loom))]
+mod models;
+mod ring;
+mod words;
+
+pub(crate) use {
+    bell::Naps,
+    conn::{Bell, Conn},
+    lane::{Ends, Lane, Sizes},
+};

@@ -1,0 +1,146 @@
+//! Protocols between processes that share memory, in all orders that the memory model allows; see `ARCHITECTURE.md`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::thread;
+
+use super::bell::{Naps, Sleeper};
+use super::ring::{Head, LINE, Reader, Ring, Writer};
+use super::words::{WORD, Words};
+use crate::runtime::sync::AtomicBool;
+
+/// Lines of a ring: two frames without payload, and the line that is cleared after them.
+const LINES: usize = 4;
+
+fn ring() -> (Writer, Reader) {
+    let (words, heads) = (Words::modelled(LINES * LINE / WORD), Words::modelled(1));
+    let ring = || Ring::new(words.clone(), LINES * LINE);
+    (Writer::new(ring(), heads.clone(), 0), Reader::new(ring(), heads, 0))
+}
+
+fn frame(number: u64) -> Head {
+    let mut head = [number; LINE / WORD];
+    head[0] = number + 1;
+    head
+}
+
+/// Twice round the ring: the writer overwrites what was read, and the reader finds there what is new.
+#[test]
+fn frames_come_whole_once_and_in_order() {
+    const FRAMES: u64 = 7;
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let far = thread::spawn(move || {
+            let mut number = 0;
+            while number < FRAMES {
+                if writer.has_room(0).unwrap() {
+                    writer.publish(&frame(number), 0);
+                    number += 1;
+                } else {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut number = 0;
+        while number < FRAMES {
+            match reader.peek() {
+                Some(head) => {
+                    assert_eq!(head, frame(number));
+                    reader.advance(0);
+                    reader.tell();
+                    number += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        assert!(far.join().is_ok());
+        assert_eq!(reader.peek(), None);
+    });
+}
+
+/// One that sleeps when it has seen nothing is rung for, whoever is first.
+#[test]
+fn who_sleeps_is_rung_for() {
+    loom::model(|| {
+        let (mut writer, reader) = ring();
+        let word = Words::modelled(1);
+        let mut naps = Naps::default();
+        naps.add(word.clone(), 0);
+        let rung = Arc::new(AtomicBool::new(false));
+        let far = thread::spawn({
+            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
+            move || {
+                writer.publish(&frame(0), 0);
+                if sleeper.must_wake() {
+                    rung.store(true, Relaxed);
+                }
+            }
+        });
+        naps.announce();
+        let seen = reader.peek().is_some();
+        assert!(far.join().is_ok());
+        assert!(seen || rung.load(Relaxed), "it sleeps, and nobody rings");
+    });
+}
+
+/// Who waits for room sleeps as well: he is rung for when something was read.
+#[test]
+fn who_sleeps_for_want_of_room_is_rung_for() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let mut written = 0;
+        while writer.has_room(0).unwrap() {
+            writer.publish(&frame(written), 0);
+            written += 1;
+        }
+        let word = Words::modelled(1);
+        let mut naps = Naps::default();
+        naps.add(word.clone(), 0);
+        let rung = Arc::new(AtomicBool::new(false));
+        let far = thread::spawn({
+            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
+            move || {
+                reader.advance(0);
+                reader.tell();
+                if sleeper.must_wake() {
+                    rung.store(true, Relaxed);
+                }
+            }
+        });
+        naps.announce();
+        let seen = !writer.is_full_for(0);
+        assert!(far.join().is_ok());
+        assert!(seen || rung.load(Relaxed), "it waits for room, and nobody rings");
+    });
+}
+
+/// Two threads of a process announce its sleep at about the same time: what is published after both is rung for.
+#[test]
+fn each_of_two_sleeps_at_once_is_ended() {
+    loom::model(|| {
+        let (mut writer, reader) = ring();
+        let word = Words::modelled(1);
+        let mut naps = Naps::default();
+        naps.add(word.clone(), 0);
+        let naps = Arc::new(naps);
+        let rung = Arc::new(AtomicBool::new(false));
+        let other = thread::spawn({
+            let naps = naps.clone();
+            move || naps.announce()
+        });
+        let far = thread::spawn({
+            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
+            move || {
+                writer.publish(&frame(0), 0);
+                if sleeper.must_wake() {
+                    rung.store(true, Relaxed);
+                }
+            }
+        });
+        naps.announce();
+        let seen = reader.peek().is_some();
+        assert!(far.join().is_ok() && other.join().is_ok());
+        assert!(seen || rung.load(Relaxed));
+    });
+}
