@@ -23,7 +23,7 @@ class Case:
     congestion: str | None  # of the namespace, the same for all; None = as the machine is
 
     def title(self):
-        link = "TCP loopback" if self.link == "tcp" else "memory (one host)"
+        link = {"tcp": "TCP loopback", "memory": "memory (one host)", "shm": "shared memory (processes)"}[self.link]
         parts = [f"{self.op}, f32 sum" if "reduce" in self.op else f"{self.op}, f32", link, f"{self.ranks} ranks"]
         if self.link == "tcp":
             like = f"like with like ({self.congestion} for all)" if self.congestion else "as the machine is"
@@ -44,7 +44,9 @@ class Run:
     hcomm_args: list[str]
 
     def flags(self, peer, op=None):
-        flags = ["--peer", peer, "--link", self.case.link, "--op", op or self.case.op]
+        # To the drivers of peers, one host is one link.
+        link = "tcp" if self.case.link == "tcp" else "memory"
+        flags = ["--peer", peer, "--link", link, "--op", op or self.case.op]
         flags += ["--sizes", ",".join(map(str, self.sizes)), "--seconds", str(self.seconds)]
         return flags + ["--touch"] * self.case.touch
 
@@ -161,10 +163,14 @@ def contestants(case):
         Contestant("openmpi", "Open MPI", "openmpi", openmpi("openmpi", ["--mca", "pml", "ob1"])),
         Contestant("openmpi-ucx", "Open MPI + UCX", "openmpi", openmpi("openmpi-ucx", OPENMPI_UCX)),
         Contestant("mpich", "MPICH", "mpich", mpich({})),
+    ]
+    threads = [
         Contestant("burn-shared", "burn, one shared result †", "burn", burn("burn-shared", []), counts=False),
         Contestant("burn-owned", "burn, owned results", "burn", burn("burn-owned", ["--owned"])),
         Contestant("nexar", "nexar", "nexar", nexar),
     ]
+    if case.link == "memory":
+        peers += threads
     if case.op == "all_reduce":
         prepared = hcomm(["--prepared"])
         us.append(Contestant("hcomm-prepared", "hcomm, prepared", "hcomm", prepared, kind="prepared"))

@@ -208,7 +208,7 @@ def parse_args():
     parser.add_argument("--quick", action="store_true", help="a smoke run: few sizes, one short repetition")
     parser.add_argument("--all", action="store_true", help="the tables of the README, instead of one")
     parser.add_argument("--op", default="all_reduce", help="or broadcast, all_gather, reduce_scatter, send_recv")
-    parser.add_argument("--link", choices=["tcp", "memory"], default="tcp")
+    parser.add_argument("--link", choices=["tcp", "memory", "shm"], default="tcp")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--touch", action="store_true", help="each rank rewrites its buffer in between, untimed")
     parser.add_argument("--netns", action="store_true", help="TCP like with like, in a network namespace (root)")

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hcomm::path::{Algorithm, Collective, RANKS_MAX};
-use hcomm::{DType, Rank, ReduceOp};
+use hcomm::{DType, Rank, ReduceOp, SharedMemory};
 
 /// A longer measurement of one size is a slip of the pen: this one would take a day.
 const SECONDS_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -14,8 +14,12 @@ const SECONDS_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// What connects the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Link {
+    /// Processes: through shared memory where they can, else over sockets
+    Auto,
     /// Threads of one process
     Memory,
+    /// Processes, through shared memory or not at all
+    Shm,
     /// Processes, over sockets
     Tcp,
 }
@@ -24,8 +28,19 @@ impl Link {
     /// The name, as the command line takes it.
     pub const fn name(self) -> &'static str {
         match self {
+            Link::Auto => "auto",
             Link::Memory => "memory",
+            Link::Shm => "shm",
             Link::Tcp => "tcp",
+        }
+    }
+
+    /// What processes are to share.
+    pub const fn shared_memory(self) -> SharedMemory {
+        match self {
+            Link::Auto | Link::Memory => SharedMemory::Auto,
+            Link::Shm => SharedMemory::Require,
+            Link::Tcp => SharedMemory::Never,
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_parser = names::algorithm())]
     algorithm: Option<Algorithm>,
     /// What would connect the ranks; the choice of an algorithm depends on it
-    #[arg(long, value_enum, default_value_t = Link::Tcp)]
+    #[arg(long, value_enum, default_value_t = Link::Auto)]
     link: Link,
     /// Elements of the whole vector; without, 1000, or the next number that has equal parts where OP needs them
     #[arg(long, value_name = "C", value_parser = names::size, allow_negative_numbers = true)]
@@ -139,9 +139,10 @@ fn here(ranks: u32, link: Link) -> (Facts, String) {
     let told = counted(ranks as usize, "rank");
     match link {
         Link::Memory => (facts.within_process(), format!("{told} of one process")),
-        Link::Tcp => {
+        Link::Auto | Link::Shm | Link::Tcp => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            let told = format!("{told} on one host with {}, over TCP", counted(processors, "processor"));
+            let over = if link == Link::Tcp { "over TCP" } else { "through shared memory" };
+            let told = format!("{told} on one host with {}, {over}", counted(processors, "processor"));
             (facts.crowded(ranks as usize > processors), told)
         }
     }

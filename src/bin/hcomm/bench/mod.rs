@@ -15,7 +15,7 @@ mod table;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use hcomm::{Communicator, DType, Element, Error};
+use hcomm::{Builder, Communicator, DType, Element, Error, LinkKind};
 
 pub use settings::Args;
 use settings::Settings;
@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> Outcome {
     match settings.link {
         Link::Memory if launched => alone(&settings),
         Link::Memory => memory(&settings),
-        Link::Tcp if launched => one_of_many(settings),
-        Link::Tcp => {
+        Link::Auto | Link::Shm | Link::Tcp if launched => one_of_many(settings),
+        Link::Auto | Link::Shm | Link::Tcp => {
             let this = std::env::current_exe().map_err(Failure::other)?;
             let arguments = std::env::args_os().skip(1);
             let command: Vec<OsString> = std::iter::once(this.into()).chain(arguments).collect();
@@ -88,7 +88,12 @@ fn memory(settings: &Settings) -> Outcome {
 /// One rank, started by a launcher.
 fn one_of_many(mut settings: Settings) -> Outcome {
     runtime()?.block_on(async {
-        let comm = Communicator::from_env().await.map_err(Failure::other)?;
+        let mut builder = Builder::from_env().map_err(Failure::other)?;
+        // What the environment says counts unless the command line says otherwise.
+        if settings.link != Link::Auto {
+            builder = builder.shared_memory(settings.link.shared_memory());
+        }
+        let comm = builder.connect().await.map_err(Failure::other)?;
         let asked = std::mem::replace(&mut settings.ranks, comm.size());
         if settings.ranks_given && asked != comm.size() {
             let size = comm.size();
@@ -136,7 +141,7 @@ async fn sizes<T: Element>(
     counts: &[usize],
     comm: &mut Communicator,
 ) -> Result<u64, Failed> {
-    let mut table = (comm.rank().0 == 0).then(|| Table::new(settings));
+    let mut table = (comm.rank().0 == 0).then(|| Table::new(settings, &links(comm)));
     let mut progress = Progress::new(table.is_some());
     let mut wrong = 0;
     for (at, count) in counts.iter().copied().enumerate() {
@@ -153,6 +158,15 @@ async fn sizes<T: Element>(
         table.finish().map_err(Failed::File)?;
     }
     Ok(wrong)
+}
+
+/// The kinds of links that this rank has.
+fn links(comm: &Communicator) -> String {
+    let mut kinds: Vec<LinkKind> = comm.links().into_iter().map(|link| link.kind).collect();
+    kinds.retain(|kind| *kind != LinkKind::Myself);
+    kinds.dedup();
+    let kinds: Vec<String> = kinds.iter().map(LinkKind::to_string).collect();
+    if kinds.is_empty() { "none".into() } else { kinds.join(" and ") }
 }
 
 /// Why a measurement ended early.

@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(short = 'f', long, default_value_t = 4, value_name = "FACTOR", value_parser = names::number(2, u32::MAX), allow_negative_numbers = true)]
     factor: u32,
     /// What connects the ranks
-    #[arg(long, value_enum, default_value_t = Link::Tcp)]
+    #[arg(long, value_enum, default_value_t = Link::Auto)]
     link: Link,
     /// Element type [default: f32]
     #[arg(long, value_parser = names::dtype())]

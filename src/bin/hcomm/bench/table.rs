@@ -77,8 +77,8 @@ struct Record<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Prints the head.
-    pub fn new(settings: &'a Settings) -> Self {
+    /// Prints the head; `links` are those that there are.
+    pub fn new(settings: &'a Settings, links: &str) -> Self {
         let cpus = std::thread::available_parallelism().map_or(0, usize::from);
         let op = if settings.kind.reduces() { format!(" {}", settings.op) } else { String::new() };
         let mut how = String::new();
@@ -93,11 +93,10 @@ impl<'a> Table<'a> {
         let dtype =
             if settings.kind == Kind::Barrier { String::new() } else { format!(" of {}", settings.dtype) };
         print(format_args!(
-            "# hcomm {}: {}{op}{dtype}, {}, link {}{algorithm}{how}, {}",
+            "# hcomm {}: {}{op}{dtype}, {}, link {links}{algorithm}{how}, {}",
             env!("CARGO_PKG_VERSION"),
             settings.kind,
             counted(settings.ranks, "rank"),
-            settings.link.name(),
             counted(cpus, "CPU"),
         ));
         if cfg!(debug_assertions) {
