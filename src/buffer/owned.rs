@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
+use super::arena::Lot;
 use super::parts::Parts;
 use crate::element::Element;
 
@@ -53,6 +54,12 @@ impl<T: Element> Buffer<T> {
         buffer
     }
 
+    /// `len` elements in memory that other processes read where it lies.
+    pub(crate) fn in_lot(lot: Lot, len: usize) -> Self {
+        assert!(len * size_of::<T>() <= lot.raw().len(), "a lot is as large as its buffer");
+        Buffer { memory: Memory::Shared(lot), len, element: PhantomData }
+    }
+
     pub(crate) fn into_parts(self) -> Parts {
         let bytes = self.len * size_of::<T>();
         Parts::from_memory(self.memory, bytes)
@@ -72,14 +79,14 @@ impl<T: Element> Deref for Buffer<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: `memory` holds `len` initialised elements, aligned to 64.
-        unsafe { std::slice::from_raw_parts(self.memory.ptr.cast(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`, and `&mut self` is the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.ptr.cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().cast(), self.len) }
     }
 }
 
@@ -207,18 +214,47 @@ impl<'a, T: Element> IntoIterator for &'a Buffer<T> {
 
 /// An aligned allocation, zeroed at birth.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) enum Memory {
+    Heap(Allocation),
+    /// Other processes read it where it lies.
+    Shared(Lot),
+}
+
+/// An allocation of this process's own.
+#[derive(Debug)]
+pub(crate) struct Allocation {
     ptr: *mut u8,
     layout: Layout,
 }
 
 // SAFETY: plain memory, owned.
-unsafe impl Send for Memory {}
+unsafe impl Send for Allocation {}
 // SAFETY: plain memory; shared access reads only.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Allocation {}
 
 impl Memory {
     pub(crate) fn zeroed(bytes: usize) -> Self {
+        Memory::Heap(Allocation::zeroed(bytes))
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        match self {
+            Memory::Heap(allocation) => allocation.ptr,
+            Memory::Shared(lot) => lot.raw().as_ptr(),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        match self {
+            Memory::Heap(allocation) => allocation.layout.size(),
+            Memory::Shared(lot) => lot.raw().len(),
+        }
+    }
+}
+
+impl Allocation {
+    fn zeroed(bytes: usize) -> Self {
         let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGN };
         let layout = Layout::from_size_align(bytes.max(1), align).expect("a buffer's size fits into memory");
         if bytes >= HUGE_PAGE {
@@ -229,7 +265,7 @@ impl Memory {
         if ptr.is_null() {
             std::alloc::handle_alloc_error(layout);
         }
-        Memory { ptr, layout }
+        Allocation { ptr, layout }
     }
 
     fn huge(layout: Layout) -> Self {
@@ -243,19 +279,11 @@ impl Memory {
         let _ = unsafe { rustix::mm::madvise(ptr.cast(), whole, rustix::mm::Advice::LinuxHugepage) };
         // SAFETY: ours, `size` bytes long. Zeroing after the advice faults the pages in as huge ones.
         unsafe { ptr.write_bytes(0, layout.size()) };
-        Memory { ptr, layout }
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.ptr
-    }
-
-    pub(crate) fn capacity(&self) -> usize {
-        self.layout.size()
+        Allocation { ptr, layout }
     }
 }
 
-impl Drop for Memory {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, freed once.
         unsafe { std::alloc::dealloc(self.ptr, self.layout) }

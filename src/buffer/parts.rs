@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
+use super::arena::{Arena, Place};
+use super::owned::Memory;
 use super::pool::Block;
 use super::raw::Raw;
 use crate::element::Element;
@@ -20,7 +23,7 @@ enum Owner {
     /// A `Vec`'s allocation, freed by `free(ptr, capacity)`.
     Vec { capacity: usize, free: unsafe fn(*mut u8, usize) },
     /// A `Buffer`'s allocation.
-    Buffer(super::owned::Memory),
+    Buffer(Memory),
     /// Shared, read only.
     Bytes(#[expect(dead_code, reason = "keeps the memory alive")] bytes::Bytes),
     /// Staging memory that goes back to its pool.
@@ -44,6 +47,14 @@ impl Parts {
 
     pub(crate) fn raw(&self) -> Raw {
         self.raw
+    }
+
+    /// Where it lies for other processes, if it is of this arena.
+    pub(crate) fn place(&self, arena: &Arc<Arena>) -> Option<Place> {
+        match &self.owner {
+            Owner::Buffer(Memory::Shared(lot)) => lot.place(arena),
+            _ => None,
+        }
     }
 
     pub(crate) fn from_vec<T: Element>(vec: Vec<T>) -> Self {
@@ -70,11 +81,11 @@ impl Parts {
         }
     }
 
-    pub(crate) fn from_memory(memory: super::owned::Memory, bytes: usize) -> Self {
+    pub(crate) fn from_memory(memory: Memory, bytes: usize) -> Self {
         Parts { raw: Raw::new(memory.as_ptr(), bytes), owner: Owner::Buffer(memory) }
     }
 
-    pub(crate) fn into_memory(mut self) -> Option<super::owned::Memory> {
+    pub(crate) fn into_memory(mut self) -> Option<Memory> {
         match std::mem::replace(&mut self.owner, Owner::None) {
             Owner::Buffer(memory) => Some(memory),
             _ => None,

@@ -50,6 +50,12 @@ impl Raw {
         Raw { ptr: unsafe { self.ptr.add(range.start) }, bytes: range.end - range.start }
     }
 
+    /// Where another range lies within this one.
+    pub(crate) fn offset_of(self, inner: Raw) -> Option<usize> {
+        let at = (inner.ptr as usize).checked_sub(self.ptr as usize)?;
+        (at + inner.bytes <= self.bytes).then_some(at)
+    }
+
     pub(crate) fn copy_from(self, src: Raw) {
         assert_eq!(self.bytes, src.bytes, "copy between ranges of different lengths");
         if self.ptr != src.ptr {
@@ -68,6 +74,11 @@ impl Raw {
         assert_eq!(self.bytes, dst.len(), "copy between ranges of different lengths");
         // SAFETY: valid for `bytes`; a mutable Rust slice overlaps nothing.
         unsafe { kernel::copy(dst.as_mut_ptr(), self.ptr, self.bytes) }
+    }
+
+    /// On memory that this rank alone may touch.
+    pub(crate) fn fill_zero(self) {
+        self.bytes_mut().fill(0);
     }
 
     pub(crate) fn to_vec(self) -> Vec<u8> {

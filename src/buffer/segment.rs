@@ -19,6 +19,8 @@ use super::raw::Raw;
 
 /// What mappings begin and end at.
 pub(crate) const PAGE: usize = 4096;
+/// The same where the system has set huge pages aside.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// What both sides of a segment rely on.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
@@ -28,6 +30,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// The addresses that were taken for it, which is where it begins or somewhat before.
+    taken: (NonNull<u8>, usize),
 }
 
 // SAFETY: an address range that stays mapped; who may touch what in it is said by those who use it.
@@ -39,18 +43,21 @@ unsafe impl Sync for Mapping {}
 pub(crate) type Part = (u64, usize);
 
 impl Mapping {
-    /// The parts of `fd` in a row, each of whole pages.
-    fn of(fd: BorrowedFd<'_>, parts: &[Part], access: ProtFlags) -> io::Result<Mapping> {
+    /// The parts of `fd` in a row, each of whole pages, which have this size.
+    fn of(fd: BorrowedFd<'_>, parts: &[Part], access: ProtFlags, page: usize) -> io::Result<Mapping> {
         let bytes = parts.iter().map(|(_, bytes)| bytes).sum();
+        let taken = bytes + page - PAGE;
         // SAFETY: new addresses, chosen by the system.
-        let start = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE)?
+        let first = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), taken, ProtFlags::empty(), MapFlags::PRIVATE)?
         };
-        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping { start, bytes };
+        let first = NonNull::new(first.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: within the addresses that were taken, by their number.
+        let start = unsafe { first.add(first.as_ptr().align_offset(page)) };
+        let mapping = Mapping { start, bytes, taken: (first, taken) };
         let mut at = 0;
         for (offset, bytes) in parts {
-            // SAFETY: within the addresses reserved above, which nobody else knows yet.
+            // SAFETY: within the addresses taken above, which nobody else knows yet.
             let place = unsafe { start.as_ptr().add(at) }.cast::<c_void>();
             // SAFETY: as above.
             unsafe {
@@ -85,7 +92,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `of`, unmapped once; whoever has an address in it keeps the mapping.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.taken.0.as_ptr().cast(), self.taken.1) };
     }
 }
 
@@ -94,29 +101,48 @@ impl Drop for Mapping {
 pub(crate) struct Segment {
     pub fd: OwnedFd,
     pub mapping: Arc<Mapping>,
+    /// In huge pages that the system has set aside.
+    pub huge: bool,
 }
 
 impl Segment {
     /// `bytes` of zeros, of whole pages, in the order of `parts`, a part as often as it is named.
     pub(crate) fn new(bytes: usize, parts: &[Part]) -> Result<Segment, String> {
-        let mapped: usize = parts.iter().map(|(_, bytes)| bytes).sum();
-        let refused = |what| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
-        let fd = memfd().map_err(refused("no anonymous file (memfd_create)"))?;
+        let fd = memfd(MemfdFlags::empty()).map_err(refused("no anonymous file (memfd_create)"))?;
+        Self::fill(fd, bytes, parts, PAGE)
+    }
+
+    /// `bytes` in one piece, of huge pages where the system has set aside enough.
+    pub(crate) fn large(bytes: usize) -> Result<Segment, String> {
+        if bytes.is_multiple_of(HUGE_PAGE)
+            && let Ok(fd) = memfd(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+            && let Ok(segment) = Self::fill(fd, bytes, &[(0, bytes)], HUGE_PAGE)
+        {
+            return Ok(segment);
+        }
+        Self::new(bytes, &[(0, bytes)])
+    }
+
+    fn fill(fd: OwnedFd, bytes: usize, parts: &[Part], page: usize) -> Result<Segment, String> {
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(refused("no size for a segment"))?;
         // Now, so that who touches a page later is never refused one.
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)
             .map_err(refused("no pages for a segment"))?;
-        let refused = |error: io::Error| format!("mapping {mapped} bytes of a segment: {error}");
-        let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ | ProtFlags::WRITE).map_err(refused)?;
-        mapping.populate().map_err(refused)?;
-        rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL)
-            .map_err(|error| format!("sealing a segment: {}", io::Error::from(error)))?;
-        Ok(Segment { fd, mapping: Arc::new(mapping) })
+        let unmapped = |error: io::Error| format!("mapping {bytes} bytes of a segment: {error}");
+        let mapping =
+            Mapping::of(fd.as_fd(), parts, ProtFlags::READ | ProtFlags::WRITE, page).map_err(unmapped)?;
+        mapping.populate().map_err(unmapped)?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(refused("sealing a segment"))?;
+        Ok(Segment { fd, mapping: Arc::new(mapping), huge: page > PAGE })
     }
 }
 
-fn memfd() -> Result<OwnedFd, rustix::io::Errno> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> String {
+    move |error| format!("{what}: {}", io::Error::from(error))
+}
+
+fn memfd(pages: MemfdFlags) -> Result<OwnedFd, rustix::io::Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     match rustix::fs::memfd_create("hcomm", flags | MemfdFlags::NOEXEC_SEAL) {
         // Of a kernel before 6.3.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hcomm", flags),
@@ -126,16 +152,17 @@ fn memfd() -> Result<OwnedFd, rustix::io::Errno> {
 
 /// Maps the parts of another process's segment to read them, if it is one: of this size, and sealed.
 pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<Arc<Mapping>, String> {
-    let refused = |what| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(refused("it is no segment"))?;
     if !seals.contains(SEALS) {
         return Err("its segment is not sealed".into());
     }
-    let size = rustix::fs::fstat(fd).map_err(refused("it is no segment"))?.st_size;
-    if size != bytes as i64 {
-        return Err(format!("its segment has {size} bytes, not {bytes}"));
+    let file = rustix::fs::fstat(fd).map_err(refused("it is no segment"))?;
+    if file.st_size != bytes as i64 {
+        return Err(format!("its segment has {} bytes, not {bytes}", file.st_size));
     }
-    let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ);
+    // Its blocks are its pages.
+    let page = if file.st_blksize as usize == HUGE_PAGE { HUGE_PAGE } else { PAGE };
+    let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ, page);
     Ok(Arc::new(mapping.map_err(|error| format!("mapping its segment: {error}"))?))
 }
 
@@ -167,7 +194,7 @@ mod tests {
             assert!(file.set_len(size).is_err());
         }
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        assert!(Mapping::of(segment.fd.as_fd(), &PARTS, writable).is_err());
+        assert!(Mapping::of(segment.fd.as_fd(), &PARTS, writable, PAGE).is_err());
     }
 
     #[test]
@@ -175,7 +202,7 @@ mod tests {
         let segment = Segment::new(2 * PAGE, &PARTS).unwrap();
         let said = map_foreign(&segment.fd, 4 * PAGE, &PARTS).unwrap_err();
         assert!(said.contains("8192 bytes, not 16384"), "{said}");
-        let unsealed = memfd().unwrap();
+        let unsealed = memfd(MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&unsealed, 2 * PAGE as u64).unwrap();
         assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment is not sealed");
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());

@@ -16,6 +16,7 @@
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
 
+mod alloc;
 pub mod blocking;
 mod builder;
 mod close;

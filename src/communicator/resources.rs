@@ -29,6 +29,11 @@ pub struct Resources {
     pub in_use_max: usize,
     /// Bytes of callers' buffers that wait in connections to leave: no memory of their own, at most 1 MiB per connection.
     pub queued: usize,
+    /// Segments of [buffers](super::Communicator::alloc) that other processes read where they lie: all that was taken from the
+    /// system for them. They count as the callers' own buffers.
+    pub shared: usize,
+    /// Of these, in huge pages.
+    pub shared_huge: usize,
     /// File descriptors: two per peer that is reached by TCP, and two of the poll set.
     pub descriptors: usize,
     /// Threads: the service thread, one per process for all its ranks.
@@ -52,6 +57,7 @@ impl Communicator {
         let pool = self.engine.pool();
         let (pooled, staged) = pool.kept_and_staged();
         let (in_use, in_use_max) = pool.usage();
+        let (shared, shared_huge) = self.engine.arena().map_or((0, 0), |arena| arena.bytes());
         Resources {
             limit: pool.memory_limit(),
             working: usage.working,
@@ -61,6 +67,8 @@ impl Communicator {
             in_use,
             in_use_max,
             queued: usage.queued,
+            shared,
+            shared_huge,
             descriptors: usage.descriptors,
             threads: 1,
             operations: usage.operations,

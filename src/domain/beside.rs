@@ -13,8 +13,7 @@
 //! The name is an abstract one: nothing is left behind, whenever a process is killed. Its mode would be nobody's to check; the
 //! user of the other process is, as the system tells it.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
@@ -23,10 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -39,7 +34,7 @@ use super::token::{Key, nonce};
 use super::wait::{First, first};
 use super::{Member, PeerStreams, limits};
 use crate::error::InitError;
-use crate::link::shm::{Ends, Lane, Sizes};
+use crate::link::shm::{Ends, Lane, Sizes, hand_over};
 use crate::rank::Rank;
 
 /// Bytes of a name, and of a nonce: nobody guesses it.
@@ -398,7 +393,9 @@ impl Attempt {
         let (mine, lane_fd) = Lane::new(self.sizes, nonce)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let my_bell = bell.map_err(|error| format!("no event descriptor: {}", io::Error::from(error)))?;
-        send_with(stream, self.sizes.tell(), [&lane_fd, &my_bell]).await.map_err(broken)?;
+        let fds = [lane_fd.as_fd(), my_bell.as_fd()];
+        let send = || Ok(hand_over::send(&*stream, self.sizes.tell(), &fds)?);
+        stream.async_io(Interest::WRITABLE, send).await.map_err(broken)?;
         let (sizes, [their_lane, their_bell]) = receive_with(stream).await?;
         let sizes = Sizes::told(sizes).ok_or("it tells sizes of rings that can't be")?;
         let theirs = Lane::foreign(&their_lane, sizes)?;
@@ -420,49 +417,13 @@ struct Lanes {
     their_bell: OwnedFd,
 }
 
-/// Numbers, with descriptors.
-async fn send_with(stream: &UnixStream, numbers: [u64; 2], fds: [&OwnedFd; 2]) -> io::Result<()> {
-    let bytes = numbers.map(u64::to_le_bytes).concat();
-    let fds = fds.map(|fd| fd.as_fd());
-    let sent = stream.async_io(Interest::WRITABLE, || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        Ok(rustix::net::sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, flags)?)
-    });
-    match sent.await? {
-        sent if sent == bytes.len() => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
-}
-
-/// The same, from the other side: exactly as many.
+/// From the other side: exactly these.
 async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; 2]), String> {
-    let mut bytes = [0; 16];
-    let mut fds: Vec<OwnedFd> = Vec::new();
-    let received = stream.async_io(Interest::READABLE, || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let message = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(came) = part {
-                fds.extend(came);
-            }
-        }
-        Ok(message.bytes)
-    });
-    let came = received.await.map_err(|error| describe(&error))?;
-    let fds = <[OwnedFd; 2]>::try_from(fds);
-    match fds {
-        Ok(fds) if came == bytes.len() => {
-            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-            Ok(([number(0), number(8)], fds))
-        }
-        _ if came == 0 => Err("the other side closed the connection".into()),
-        _ => Err("it did not hand over what it should".into()),
-    }
+    let received = stream.async_io(Interest::READABLE, || Ok(hand_over::receive(stream)?));
+    let message = received.await.map_err(|error| describe(&error))?;
+    let (about, fds) = message.ok_or("the other side closed the connection")?;
+    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "it did not hand over what it should")?;
+    Ok((about, fds))
 }
 
 /// How it went: nothing if well, else why not.

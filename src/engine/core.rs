@@ -128,7 +128,7 @@ impl Core {
         let mut vias = Vec::new();
         let mut links = Vec::new();
         let mut kinds = Vec::new();
-        let mut neighbours = Neighbours::default();
+        let (mut neighbours, mut reaches) = (Neighbours::default(), Vec::new());
         #[cfg(feature = "testing")]
         let mut fabric = None;
         for (index, peer) in peers.into_iter().enumerate() {
@@ -141,7 +141,8 @@ impl Core {
                     (LinkKind::Tcp, Some(pair))
                 }
                 PeerLink::Shm(ends) => {
-                    let ([fast, bulk], bell) = shm::Conn::pair(ends, &mut neighbours.naps);
+                    let ([fast, bulk], bell, reach) = shm::Conn::pair(ends, &mut neighbours.naps);
+                    reaches.push((index, reach));
                     neighbours.add(index, bell);
                     (LinkKind::SharedMemory, Some(Pair::new(Conn::Shm(fast), Conn::Shm(bulk))))
                 }
@@ -160,7 +161,9 @@ impl Core {
             kinds.push(kind);
             links.push(pair);
         }
-        let state = State::new(Io::new(me, vias, pool, hub.clone()), labels, now);
+        let mut io = Io::new(me, vias, pool, hub.clone());
+        io.add_reaches(reaches);
+        let state = State::new(io, labels, now);
         let mut linked = links.iter().enumerate().filter(|(_, pair)| pair.is_some()).map(|(peer, _)| peer);
         let only = linked.next().filter(|_| linked.next().is_none());
         let has_sockets = links.iter().flatten().any(|pair| !pair.fast.is_looked_at());
@@ -327,6 +330,7 @@ impl Core {
 
     /// Hands what operations want sent to the connections.
     fn flush(&mut self) -> bool {
+        self.writable |= self.state.io.hand_over();
         if self.state.io.outbox.is_empty() {
             return false;
         }
@@ -461,6 +465,10 @@ impl Core {
 
     /// Links let go of what has ended; then its owners get it back.
     fn settle(&mut self) {
+        for (peer, problem) in std::mem::take(&mut self.state.io.accused) {
+            self.state.lost(peer, format!("it broke the protocol: {problem}"));
+            self.state.offenders.push(peer);
+        }
         self.disconnect_offenders();
         // What they lent as they ended is where links find it.
         if !self.state.ended.is_empty() {

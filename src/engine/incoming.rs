@@ -32,7 +32,8 @@ impl Handler for State {
             | Kind::Mismatch
             | Kind::Close
             | Kind::Rebuild
-            | Kind::Key => Ok(Sink::Owned(self.io.spare(length))),
+            | Kind::Key
+            | Kind::Lend => Ok(Sink::Owned(self.io.spare(length))),
             _ => Ok(Sink::Owned(Vec::new())),
         }
     }
@@ -180,7 +181,9 @@ impl State {
             return Ok(());
         }
         match header.kind {
-            Kind::Data | Kind::Credit | Kind::Request => self.collective(index, from, header, bytes),
+            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
+                self.collective(index, from, header, bytes)
+            }
             Kind::Eager => {
                 self.next_message(index, from, header.number)?;
                 let content = Content::Whole(bytes);
@@ -212,7 +215,9 @@ impl State {
         let Some(channel) = &self.channels[index] else { return false };
         let late = match header.kind {
             Kind::Eager | Kind::Offer => true,
-            Kind::Data | Kind::Credit | Kind::Request => header.number >= channel.called,
+            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
+                header.number >= channel.called
+            }
             _ => false,
         };
         late && channel.failed.is_some()
@@ -304,9 +309,16 @@ impl State {
             (Flight::Collective(run), Kind::Data) => run.deliver(from, header, bytes, io),
             (Flight::Collective(run), Kind::Credit) => run.credit(from, header.item, header.offset),
             (Flight::Collective(run), Kind::Request) => run.requested(from, header.item, io),
+            (Flight::Collective(run), Kind::Lend) => {
+                let lent = run.borrow(from, header, &bytes, io);
+                io.recycle(bytes);
+                lent
+            }
+            (Flight::Collective(run), Kind::Taken) => run.taken(from, header.item, header.offset, io),
             (Flight::Exchange(exchange), Kind::Data) => exchange.deliver(from, header, bytes, io),
             (Flight::Exchange(_), Kind::Credit) => Err("credit for a message that needs none".into()),
             (Flight::Exchange(exchange), Kind::Request) => exchange.requested(from, header.item, io),
+            (Flight::Exchange(_), Kind::Lend | Kind::Taken) => Err("lends what is sent".into()),
             _ => Ok(()),
         }
     }

@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use super::order::Priority;
 use super::room::Memory;
+use crate::buffer::arena::{Arena, Place, Shared};
+use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Outgoing, PAYLOAD_MAX, Payload};
 use crate::link::memory::{Hub, Lease, Message};
+use crate::link::shm::{Grant, Reach};
 use crate::link::{Class, RunKey};
+use crate::runtime::allowance;
 
 /// A message up to this size may be sent before its receiver has called: it is small enough to be kept for him.
 pub(crate) const EAGER_MAX: usize = 64 << 10;
@@ -53,6 +57,9 @@ pub(crate) struct PeerIo {
     pub consumed_told: u64,
     /// Frames that wait to leave on the connection for control.
     pub waiting: usize,
+    /// If it is a process that shares memory: what is read where it lies, and bytes that were.
+    reach: Option<Box<Reach>>,
+    pub pulled: u64,
 }
 
 #[derive(Debug)]
@@ -61,6 +68,12 @@ pub(crate) struct Io {
     pub peers: Vec<PeerIo>,
     pub outbox: Vec<(usize, Class, Outgoing)>,
     pub pool: Arc<Pool>,
+    /// Memory that other processes read where it lies.
+    pub arena: Option<Arc<Arena>>,
+    /// Peers that segments are to be handed to.
+    handing: Vec<usize>,
+    /// Peers that were found out while something moved, and by what.
+    pub accused: Vec<(usize, String)>,
     pub hub: Option<Arc<Hub>>,
     /// Messages that did not fit into an inbox.
     mailbox: VecDeque<(usize, Message)>,
@@ -92,12 +105,17 @@ impl Io {
             consumed: 0,
             consumed_told: 0,
             waiting: 0,
+            reach: None,
+            pulled: 0,
         };
         Io {
             me,
             peers: vias.into_iter().map(peer).collect(),
             outbox: Vec::new(),
             pool,
+            arena: None,
+            handing: Vec::new(),
+            accused: Vec::new(),
             hub,
             mailbox: VecDeque::new(),
             published: Vec::new(),
@@ -112,6 +130,68 @@ impl Io {
 
     pub(crate) fn via(&self, peer: usize) -> Via {
         self.peers[peer].via
+    }
+
+    // --- memory that is read where it lies
+
+    /// These peers are processes that share memory.
+    pub(crate) fn add_reaches(&mut self, reaches: Vec<(usize, Reach)>) {
+        if !reaches.is_empty() {
+            self.arena = Some(Arena::new(allowance::check_segment));
+        }
+        for (peer, reach) in reaches {
+            self.peers[peer].reach = Some(Box::new(reach));
+        }
+    }
+
+    pub(crate) fn reach(&mut self, peer: usize) -> Option<&mut Reach> {
+        self.peers[peer].reach.as_deref_mut()
+    }
+
+    /// Where memory of an operation lies for other processes.
+    pub(crate) fn place_of(&self, parts: &Parts) -> Option<Place> {
+        parts.place(self.arena.as_ref()?)
+    }
+
+    /// Lets a peer read something of a segment.
+    pub(crate) fn lend_to(&mut self, peer: usize, segment: &Arc<Shared>) -> Option<Grant> {
+        let grant = self.reach(peer)?.lend(segment)?;
+        if self.reach(peer).is_some_and(|reach| reach.has_to_hand()) && !self.handing.contains(&peer) {
+            self.handing.push(peer);
+        }
+        Some(grant)
+    }
+
+    pub(crate) fn take_back(&mut self, peer: usize, grant: Grant) {
+        if let Some(reach) = self.reach(peer) {
+            reach.take_back(grant);
+        }
+    }
+
+    /// Whether a peer still lends what was read until now.
+    pub(crate) fn stands(&mut self, peer: usize, grant: Grant) -> bool {
+        self.reach(peer).is_some_and(|reach| reach.stands(grant))
+    }
+
+    /// Hands segments over before frames speak of them. Says whether some have yet to go.
+    pub(crate) fn hand_over(&mut self) -> bool {
+        if self.handing.is_empty() {
+            return false;
+        }
+        let mut handing = std::mem::take(&mut self.handing);
+        handing.retain(|peer| self.reach(*peer).is_some_and(|reach| !reach.hand_over()));
+        self.handing = handing;
+        !self.handing.is_empty()
+    }
+
+    /// A peer was found out by what it had sent before.
+    pub(crate) fn accuse(&mut self, peer: usize, problem: String) {
+        self.accused.push((peer, problem));
+    }
+
+    /// So many bytes were read in a peer's memory.
+    pub(crate) fn pulled(&mut self, peer: usize, bytes: usize) {
+        self.peers[peer].pulled += bytes as u64;
     }
 
     /// Sends a frame without lent payload.

@@ -1,8 +1,11 @@
 //! What an engine is asked beside calls: how its communicators, links and resources are.
 
+use std::sync::Arc;
+
 use super::order::Moves;
 use super::room::Usage;
 use super::shared::Engine;
+use crate::buffer::arena::Arena;
 use crate::error::{Error, LinkReport};
 use crate::rank::Rank;
 use crate::runtime::poller::Poller;
@@ -34,6 +37,11 @@ impl Engine {
             self.shared.with_core(|core| peers.map(|(peer, rank)| core.link(peer, rank, now)).collect());
         self.shared.drive();
         links
+    }
+
+    /// The memory that other processes read where it lies, if there are any.
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        self.shared.arena.as_ref()
     }
 
     /// Why the link to a process is of its kind, and no better one.

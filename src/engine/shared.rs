@@ -26,6 +26,7 @@ use super::sleepers::Sleepers;
 use super::turns::{Turn, Turns};
 use super::wait::Wait;
 use super::watch::Watch;
+use crate::buffer::arena::Arena;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
 use crate::link::memory::Hub;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub poller: Poller,
     pub(super) park: Park,
     pool: Arc<Pool>,
+    pub(super) arena: Option<Arc<Arena>>,
     pub(super) hub: Option<Arc<Hub>>,
     neighbours: Arc<Neighbours>,
     pub(super) me: usize,
@@ -100,6 +102,7 @@ impl Engine {
         let pool = Pool::new(memory.limit, memory.pooled());
         let clock = keeper.clock();
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
+        let arena = core.state.io.arena.clone();
         let shared = Arc::new(Shared {
             has_links: core.has_links() && keeper.is_woken_by_descriptors(),
             neighbours: core.neighbours.clone(),
@@ -114,6 +117,7 @@ impl Engine {
             poller,
             park: Park::default(),
             pool,
+            arena,
             hub: hub.clone(),
             me,
             policy,

@@ -9,7 +9,7 @@ use super::RunKey;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 7;
+pub(crate) const VERSION: u8 = 8;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -55,11 +55,16 @@ pub(crate) enum Kind {
     Hold = 16,
     /// The sender has begun to close the channel: on it, it sends no more messages, and begins to receive none.
     Leaving = 17,
+    /// Of a collective's message `item` the receiver may read up to `offset` in the sender's memory; payload says where that is,
+    /// the first time.
+    Lend = 18,
+    /// The receiver has read it up to `offset`.
+    Taken = 19,
 }
 
 impl Kind {
     /// By their bytes, which begin at 1.
-    pub(crate) const ALL: [Kind; 17] = [
+    pub(crate) const ALL: [Kind; 19] = [
         Kind::Data,
         Kind::Credit,
         Kind::Request,
@@ -77,6 +82,8 @@ impl Kind {
         Kind::Key,
         Kind::Hold,
         Kind::Leaving,
+        Kind::Lend,
+        Kind::Taken,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -222,8 +229,40 @@ impl Header {
             Kind::Abort | Kind::Status | Kind::Mismatch | Kind::Close | Kind::Rebuild | Kind::Key => {
                 CONTROL_MAX
             }
+            Kind::Lend => LENT_BYTES,
             _ => 0,
         }
+    }
+}
+
+/// Where memory lies that the other process reads: which segment, where in it, and the grant. Others than processes that share
+/// memory never tell that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lent {
+    pub segment: u32,
+    pub slot: u32,
+    pub offset: u64,
+    pub number: u64,
+}
+
+/// Bytes of a [`Lent`].
+const LENT_BYTES: usize = 24;
+
+impl Lent {
+    pub(crate) fn encode(self) -> [u8; LENT_BYTES] {
+        let mut out = [0; LENT_BYTES];
+        out[0..4].copy_from_slice(&self.segment.to_le_bytes());
+        out[4..8].copy_from_slice(&self.slot.to_le_bytes());
+        out[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        out[16..24].copy_from_slice(&self.number.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Lent> {
+        let bytes: &[u8; LENT_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        Some(Lent { segment: word(0), slot: word(4), offset: long(8), number: long(16) })
     }
 }
 

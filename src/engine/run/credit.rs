@@ -69,6 +69,7 @@ impl Run {
         for src in srcs {
             if let From::Input(input) = *src
                 && !self.inputs[input].via_memory
+                && self.inputs[input].lent.is_none()
             {
                 debug_assert_eq!(program.inputs[input].step, index);
                 self.grant_portion(input, upto, len, io);

@@ -14,8 +14,8 @@ impl Run {
         let index = program.inputs[input].step;
         let StepState { raw, done, .. } = self.steps[index];
         let (limit, _) = self.limit(&program, index);
-        let InputState { arrived, complete, via_memory, reading, .. } = self.inputs[input];
-        let due = Due { arrived, over: complete || via_memory, reading };
+        let InputState { arrived, complete, via_memory, reading, ref lent, .. } = self.inputs[input];
+        let due = Due { arrived, over: complete || via_memory || lent.is_some(), reading };
         let end = due.end(raw.len(), header, self.head.desc.dtype.size())?;
         let (start, length) = (header.offset as usize, header.length as usize);
         let whole = start == 0 && end == raw.len();

@@ -6,22 +6,26 @@
 //!
 //! - [`credit`]: how far messages may go
 //! - [`intake`]: what links bring
+//! - [`lent`]: messages that are read where they lie, in other processes
 //! - [`reduce`]: reductions, and results written to peers
 //! - [`waiting`]: who is waited for
 
 mod credit;
 mod intake;
+mod lent;
 mod reduce;
 mod waiting;
 
 pub(crate) use credit::check_request;
 pub(crate) use intake::{Due, NOT_IN_PLAN};
+use lent::Borrowed;
 
 use std::sync::Arc;
 
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::program::{Act, Program, Push};
+use crate::buffer::arena::Place;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
@@ -29,6 +33,7 @@ use crate::kernel::SOURCES_MAX;
 use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
+use crate::link::shm::Grant;
 use crate::path::{After, Partition, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
@@ -49,6 +54,8 @@ pub(crate) struct Run {
     inputs: Vec<InputState>,
     scratch: Vec<Block>,
     lease: Option<Arc<Lease>>,
+    /// Where its memory lies for other processes.
+    place: Option<Place>,
     /// Per rank: what it lends, once it has said so and its digest was found equal.
     offers: Vec<Option<Arc<Lease>>>,
     /// Steps not finished.
@@ -70,6 +77,9 @@ struct StepState {
     asked: bool,
     /// An empty message has been handed over.
     begun: bool,
+    /// `Send` to another process that reads it here: by what, and until all is read.
+    lends: Option<Grant>,
+    lent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +93,8 @@ struct InputState {
     /// A frame of it is on its way into its memory.
     reading: bool,
     window: Option<Block>,
+    /// It is read in its sender's memory.
+    lent: Option<Borrowed>,
     /// A whole small message that came before its destination was free.
     early: Option<Vec<u8>>,
 }
@@ -126,6 +138,7 @@ impl Run {
         memory.scratch.clear();
         memory.offers.clear();
         memory.offers.resize(head.members.len(), None);
+        let place = io.place_of(&parts);
         let mut run = Run {
             head,
             program,
@@ -134,6 +147,7 @@ impl Run {
             inputs: memory.inputs,
             scratch: memory.scratch,
             lease: None,
+            place,
             offers: memory.offers,
             left: 0,
             sources: memory.sources,
@@ -157,10 +171,16 @@ impl Run {
                 eager: false,
                 asked: false,
                 begun: false,
+                lends: None,
+                lent: false,
             };
             if let Act::Send { to, .. } = step.act {
                 match io.via(run.head.members[to] as usize) {
-                    Via::Stream => state.eager = raw.len() <= EAGER_MAX,
+                    Via::Stream => {
+                        state.lends = run.lend(raw, run.head.members[to] as usize, io);
+                        state.lent = state.lends.is_some();
+                        state.eager = raw.len() <= EAGER_MAX && !state.lent;
+                    }
                     _ => memory_peers = true,
                 }
             }
@@ -251,6 +271,7 @@ impl Run {
             Act::Send { to, message, push } => {
                 let peer = self.head.members[*to] as usize;
                 match push {
+                    _ if self.steps[index].lent => self.send_lent(index, (peer, *message), (limit, all), io),
                     _ if io.via(peer) != Via::Memory => {
                         self.send_stream(index, peer, *message, limit, all, io)
                     }
@@ -265,6 +286,8 @@ impl Run {
                     written.is_some_and(|written| self.set_done(index, written, all))
                 } else if self.inputs[*input].via_memory {
                     self.place_memory(program, index, *input, limit, all, io)
+                } else if self.inputs[*input].lent.is_some() {
+                    self.place_lent(program, index, *input, (limit, all), io)
                 } else {
                     self.place_stream(index, *input, limit, all, io)
                 }
@@ -466,6 +489,8 @@ impl Run {
     /// Ends the run: gives back its buffer unless somebody still reads it, and lets go of all others'. Of an unfinished
     /// one, links may still know the staging memory; it is `kept` until they have forgotten it.
     pub(crate) fn end(&mut self, io: &mut Io, kept: &mut Vec<Block>) -> Option<Parts> {
+        self.take_back_lent(io);
+        self.place = None;
         self.offers.clear();
         for input in &mut self.inputs {
             if let Some(early) = input.early.take() {

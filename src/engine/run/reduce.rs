@@ -7,12 +7,14 @@ use crate::buffer::raw::Raw;
 
 impl Run {
     /// How far all inputs of a reduction are there; `None` while one has not begun.
-    fn available(&self, program: &Program, srcs: &[From]) -> Option<usize> {
+    fn available(&mut self, program: &Program, srcs: &[From], io: &mut Io) -> Option<usize> {
         let mut available = usize::MAX;
         for src in srcs {
             let From::Input(input) = *src else { continue };
             let state = &self.inputs[input];
-            if state.via_memory {
+            if state.lent.is_some() {
+                available = available.min(self.readable(program, input, io)?);
+            } else if state.via_memory {
                 let input = &program.inputs[input];
                 available = available.min(self.offers[input.from].as_ref()?.readable(input.sender_step)?);
             } else if state.arrived == 0 && !state.complete {
@@ -34,7 +36,7 @@ impl Run {
         io: &mut Io,
     ) -> bool {
         let Act::Reduce { srcs, post, pushes, .. } = &program.steps[index].act else { return false };
-        let Some(available) = self.available(program, srcs) else { return false };
+        let Some(available) = self.available(program, srcs, io) else { return false };
         let StepState { raw, done, .. } = self.steps[index];
         let slice_end = (done / SLICE + 1) * SLICE;
         let end = available.min(limit).min(slice_end).min(raw.len());
@@ -56,6 +58,8 @@ impl Run {
         }
         inputs.clear();
         self.sources = inputs;
+        // What another process has taken back meanwhile was not read.
+        let complete = complete && self.stood(program, srcs, io);
         let read = if complete { end } else { done };
         self.leave_inputs(program, &srcs[..entered], read, io);
         // Also if a peer has ended its operation meanwhile: its memory stays while somebody is in it, so the sum is right,
@@ -80,6 +84,7 @@ impl Run {
                         .and_then(|lease| lease.enter(program.inputs[input].sender_step))
                         .map(|raw| raw.sub(done..end))
                 }
+                From::Input(input) if self.inputs[input].lent.is_some() => self.borrowed(input, done..end),
                 From::Input(input) => self.inputs[input].window.as_ref().map(|window| {
                     let at = done % WINDOW;
                     window.raw().sub(at..at + (end - done))
@@ -90,10 +95,11 @@ impl Run {
         }
     }
 
-    /// Ends the reading of in-process inputs.
+    /// Ends the reading of inputs where they lie.
     fn leave_inputs(&mut self, program: &Program, srcs: &[From], end: usize, io: &mut Io) {
         for src in srcs {
             let From::Input(input) = *src else { continue };
+            self.give_back(program, input, end, io);
             if !self.inputs[input].via_memory {
                 continue;
             }

@@ -42,9 +42,13 @@ impl Run {
     fn push_missing(&self, input: usize, ranks: &mut Vec<usize>) {
         let Input { from, .. } = self.endpoint(input);
         let state = &self.inputs[input];
-        let missing = if state.via_memory { self.offers[from].is_none() } else { !state.complete };
-        let slot = self.program.inputs[input].sender_step;
         let len = self.steps[self.program.inputs[input].step].raw.len();
+        let missing = match &state.lent {
+            Some(lent) => lent.readable < len,
+            None if state.via_memory => self.offers[from].is_none(),
+            None => !state.complete,
+        };
+        let slot = self.program.inputs[input].sender_step;
         let unread =
             || self.offers[from].as_ref().is_some_and(|lease| lease.readable(slot).is_none_or(|n| n < len));
         if missing || state.via_memory && unread() {

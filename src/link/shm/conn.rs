@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::bell::{Naps, Sleeper};
 use super::lane::Ends;
+use super::reach::Reach;
 use super::ring::{Head, Reader, Writer};
 use super::words::WORD;
 use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
@@ -33,7 +34,7 @@ pub(crate) struct Conn {
 /// What a pair's connections have in common.
 #[derive(Debug)]
 struct Pair {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     my_bell: OwnedFd,
 }
 
@@ -56,13 +57,16 @@ impl Bell {
 }
 
 impl Conn {
-    /// Both connections, by class, and what wakes the other process. `naps` is told where this one says that it sleeps.
-    pub(crate) fn pair(ends: Ends, naps: &mut Naps) -> ([Conn; 2], Bell) {
+    /// Both connections, by class, what wakes the other process, and what is read of its memory. `naps` is told where this one says that it sleeps.
+    pub(crate) fn pair(ends: Ends, naps: &mut Naps) -> ([Conn; 2], Bell, Reach) {
         let (words, at) = ends.naps();
         naps.add(words, at);
         let sides = [Class::Fast, Class::Bulk].map(|class| (ends.writer(class), ends.reader(class)));
         let sleeper = ends.sleeper();
+        let [lent, borrowed] = ends.grants();
         let Ends { socket, my_bell, their_bell, .. } = ends;
+        let socket = Arc::new(socket);
+        let reach = Reach::new(lent, borrowed, socket.clone());
         let pair = Arc::new(Pair { socket, my_bell });
         let conns = sides.map(|(writer, reader)| Conn {
             writer,
@@ -75,7 +79,7 @@ impl Conn {
             shut: false,
             pair: pair.clone(),
         });
-        (conns, Bell { sleeper, fd: their_bell })
+        (conns, Bell { sleeper, fd: their_bell }, reach)
     }
 
     /// What a poll set watches: the end of the other process, and its ringing.

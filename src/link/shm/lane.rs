@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::bell::Sleeper;
+use super::reach::{GRANTS, Grants};
 use super::ring::{LINE, Reader, Ring, Writer};
 use super::words::{WORD, Words};
 use crate::buffer::segment::{self, Mapping, PAGE, Part, Segment};
@@ -18,6 +19,9 @@ const APART: usize = LINE / WORD;
 const NAP: usize = 0;
 const HEADS: [usize; 2] = [APART, 2 * APART];
 const NONCE: usize = 3 * APART;
+/// Behind them: what is lent.
+const GRANTED: usize = 4 * APART;
+const _: () = assert!((GRANTED + GRANTS) * WORD <= PAGE);
 /// Words of the nonce.
 const NONCE_WORDS: usize = 2;
 
@@ -89,7 +93,7 @@ impl Lane {
     pub(crate) fn new(sizes: Sizes, nonce: [u64; NONCE_WORDS]) -> Result<(Lane, OwnedFd), String> {
         let mapped: usize = sizes.parts().iter().map(|(_, bytes)| bytes).sum();
         allowance::check_segment(sizes.bytes() as u64, mapped as u64)?;
-        let Segment { fd, mapping } = Segment::new(sizes.bytes(), &sizes.parts())?;
+        let Segment { fd, mapping, .. } = Segment::new(sizes.bytes(), &sizes.parts())?;
         let lane = Lane::of(mapping, sizes);
         for (at, word) in nonce.into_iter().enumerate() {
             lane.words.at(NONCE + at).store(word, std::sync::atomic::Ordering::Release);
@@ -134,6 +138,11 @@ impl Ends {
     pub(super) fn reader(&self, class: Class) -> Reader {
         let ring = self.theirs.sizes.ring(&self.theirs.mapping, class);
         Reader::new(ring, self.mine.words.clone(), HEADS[class as usize])
+    }
+
+    /// What is lent, here and there.
+    pub(super) fn grants(&self) -> [Grants; 2] {
+        [&self.mine, &self.theirs].map(|lane| Grants::new(lane.words.clone(), GRANTED))
     }
 
     /// Where this process says that it sleeps, and where it sees that the other does.

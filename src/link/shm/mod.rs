@@ -4,6 +4,7 @@
 //! - `ring`: frames from one to the other
 //! - `bell`: waking who sleeps
 //! - `lane`: what one process writes for another: its layout, making it and mapping it
+//! - `reach`: memory that is read where it lies; `hand_over`: descriptors from one to the other
 //! - `conn`: a pair's two connections, and what watches whether the other process lives
 //!
 //! A pair has two lanes. Each is a segment that one of them writes and the other maps to read: rings with its frames, and
@@ -11,9 +12,11 @@
 
 mod bell;
 mod conn;
+pub(crate) mod hand_over;
 mod lane;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod reach;
 mod ring;
 mod words;
 
@@ -21,4 +24,5 @@ pub(crate) use {
     bell::Naps,
     conn::{Bell, Conn},
     lane::{Ends, Lane, Sizes},
+    reach::{Found, Grant, Reach},
 };

@@ -4,7 +4,7 @@ use hcomm::{Buffer, Communicator, Element, PreparedAllReduce, Rank, View};
 
 use super::Failed;
 use super::pattern::Pattern;
-use super::settings::Settings;
+use super::settings::{Settings, Source};
 use crate::names::Kind;
 
 const ROOT: Rank = Rank(0);
@@ -21,9 +21,61 @@ pub struct Call<'a, T: Element> {
 
 /// What a call is given and gives back.
 pub struct Buffers<T: Element> {
-    main: Buffer<T>,
+    main: Memory<T>,
     /// What is received, beside what is sent.
-    received: Buffer<T>,
+    received: Memory<T>,
+}
+
+/// Elements from where the user wants them.
+pub enum Memory<T: Element> {
+    Buffer(Buffer<T>),
+    Vec(Vec<T>),
+    Slice(Vec<T>),
+}
+
+impl<T: Element> Memory<T> {
+    fn new(source: Source, comm: &Communicator, count: usize) -> Self {
+        match source {
+            Source::Alloc => Memory::Buffer(comm.alloc(count)),
+            Source::Vec => Memory::Vec(vec![T::zeroed(); count]),
+            Source::Slice => Memory::Slice(vec![T::zeroed(); count]),
+        }
+    }
+}
+
+impl<T: Element> std::ops::Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Memory::Buffer(buffer) => buffer,
+            Memory::Vec(vec) | Memory::Slice(vec) => vec,
+        }
+    }
+}
+
+impl<T: Element> std::ops::DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Memory::Buffer(buffer) => buffer,
+            Memory::Vec(vec) | Memory::Slice(vec) => vec,
+        }
+    }
+}
+
+/// One operation on whatever memory it is.
+macro_rules! on {
+    ($memory:expr, $buffer:ident => $call:expr) => {
+        match $memory {
+            Memory::Buffer($buffer) => Memory::Buffer($call.await?),
+            Memory::Vec($buffer) => Memory::Vec($call.await?),
+            Memory::Slice(mut vec) => {
+                let $buffer = vec.as_mut_slice();
+                $call.await?;
+                Memory::Slice(vec)
+            }
+        }
+    };
 }
 
 impl<'a, T: Element> Call<'a, T> {
@@ -35,9 +87,10 @@ impl<'a, T: Element> Call<'a, T> {
     }
 
     /// Memory for a call, not filled.
-    pub fn buffers(&self) -> Buffers<T> {
-        let received = if self.settings.kind == Kind::SendRecv { self.count } else { 0 };
-        Buffers { main: Buffer::zeroed(self.count), received: Buffer::zeroed(received) }
+    pub fn buffers(&self, comm: &Communicator) -> Buffers<T> {
+        let (source, kind) = (self.settings.buffer, self.settings.kind);
+        let received = if kind == Kind::SendRecv { self.count } else { 0 };
+        Buffers { main: Memory::new(source, comm, self.count), received: Memory::new(source, comm, received) }
     }
 
     /// Calls and waits for the end.
@@ -46,40 +99,64 @@ impl<'a, T: Element> Call<'a, T> {
         let op = self.settings.op;
         match self.settings.kind {
             Kind::AllReduce => {
-                main = match (&self.prepared, self.settings.algorithm) {
-                    (Some(prepared), _) => prepared.run(comm, main).await?,
-                    (None, Some(algorithm)) => comm.using(algorithm).all_reduce(main, op).await?,
-                    (None, None) => comm.all_reduce(main, op).await?,
+                main = match (&self.prepared, self.view(comm)) {
+                    (_, Some(view)) => on!(main, buffer => view.all_reduce(buffer, op)),
+                    (Some(prepared), None) => on!(main, buffer => prepared.run(comm, buffer)),
+                    (None, None) => on!(main, buffer => comm.all_reduce(buffer, op)),
                 }
             }
             Kind::Broadcast => {
                 main = match self.view(comm) {
-                    Some(view) => view.broadcast(main, ROOT).await?,
-                    None => comm.broadcast(main, ROOT).await?,
+                    Some(view) => on!(main, buffer => view.broadcast(buffer, ROOT)),
+                    None => on!(main, buffer => comm.broadcast(buffer, ROOT)),
                 }
             }
             Kind::AllGather => {
                 main = match self.view(comm) {
-                    Some(view) => view.all_gather(main).await?,
-                    None => comm.all_gather(main).await?,
+                    Some(view) => on!(main, buffer => view.all_gather(buffer)),
+                    None => on!(main, buffer => comm.all_gather(buffer)),
                 }
             }
             Kind::ReduceScatter => {
                 main = match self.view(comm) {
-                    Some(view) => view.reduce_scatter(main, op).await?,
-                    None => comm.reduce_scatter(main, op).await?,
+                    Some(view) => on!(main, buffer => view.reduce_scatter(buffer, op)),
+                    None => on!(main, buffer => comm.reduce_scatter(buffer, op)),
                 }
             }
             Kind::Barrier => {
                 comm.barrier().await?;
             }
-            Kind::SendRecv => {
-                let sent = comm.send(Rank(self.after() as u32), TAG, main);
-                received = comm.recv(Rank(self.before() as u32), TAG, received).await?;
-                main = sent.await?;
-            }
+            Kind::SendRecv => (main, received) = self.send_recv(comm, main, received).await?,
         }
         Ok(Buffers { main, received })
+    }
+
+    async fn send_recv(
+        &self,
+        comm: &Communicator,
+        main: Memory<T>,
+        received: Memory<T>,
+    ) -> Result<(Memory<T>, Memory<T>), Failed> {
+        let (after, before) = (Rank(self.after() as u32), Rank(self.before() as u32));
+        Ok(match (main, received) {
+            (Memory::Buffer(main), Memory::Buffer(received)) => {
+                let sent = comm.send(after, TAG, main);
+                let received = comm.recv(before, TAG, received).await?;
+                (Memory::Buffer(sent.await?), Memory::Buffer(received))
+            }
+            (Memory::Slice(main), Memory::Slice(mut received)) => {
+                let sent = comm.send(after, TAG, main.as_slice());
+                comm.recv(before, TAG, received.as_mut_slice()).await?;
+                sent.await?;
+                (Memory::Slice(main), Memory::Slice(received))
+            }
+            (Memory::Vec(main), Memory::Vec(received)) => {
+                let sent = comm.send(after, TAG, main);
+                let received = comm.recv(before, TAG, received).await?;
+                (Memory::Vec(sent.await?), Memory::Vec(received))
+            }
+            other => other,
+        })
     }
 
     fn view<'c>(&self, comm: &'c mut Communicator) -> Option<View<'c>> {

@@ -53,8 +53,9 @@ pub async fn point<T: Element>(
     let algorithm = algorithm(settings, comm, count)?;
     let call = Call::<T>::new(settings, comm, count)?;
     let (cpu, times) = (Duration::ZERO, Vec::new());
+    let buffers = call.buffers(comm);
     let mut run = Run { settings, comm, call: &call, wrong: 0, cpu, times, expected: None, progress };
-    let buffers = run.check(call.buffers()).await?;
+    let buffers = run.check(buffers).await?;
     let buffers = run.warm_up(buffers).await?;
     run.timed(buffers).await?;
     run.finish(algorithm, count).await

@@ -100,13 +100,28 @@ pub struct Args {
     /// Uses a prepared handle (all_reduce)
     #[arg(long, conflicts_with = "algorithm")]
     prepared: bool,
+    /// What operations are given
+    #[arg(long, value_enum, default_value_t = Source::Alloc)]
+    buffer: Source,
     /// Writes the results to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
+/// Where the memory of an operation is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Source {
+    /// The communicator (comm.alloc), by value
+    Alloc,
+    /// A vector, by value
+    Vec,
+    /// A slice of a vector, borrowed
+    Slice,
+}
+
 /// What is measured.
 pub struct Settings {
+    pub buffer: Source,
     pub kind: Kind,
     pub ranks: usize,
     /// Whether the user gave their number.
@@ -156,6 +171,7 @@ impl Settings {
             possible(kind, algorithm)?;
         }
         Ok(Settings {
+            buffer: args.buffer,
             kind,
             ranks: ranks as usize,
             ranks_given: args.ranks.is_some(),

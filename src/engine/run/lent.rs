@@ -1,0 +1,241 @@
+//! Messages that another process reads in this one's memory, and the other way round.
+//!
+//! A sender whose range lies in a segment lends it instead of sending it, as far as it may be read; the receiver copies or
+//! reduces straight from there, and says when he has read as much. Only then he is told of more: so one frame per message, at
+//! most, can be on its way to a receiver that has not called.
+
+use super::super::io::Io;
+use super::super::program::{From, Program};
+use super::{Run, SLICE, StepState};
+use crate::buffer::raw::Raw;
+use crate::link::frame::{Header, Kind, Lent, Outgoing};
+use crate::link::shm::{Found, Grant};
+
+/// Less than this is copied: that takes one frame, and lending three.
+const LEND_MIN: usize = 16 << 10;
+
+/// What another process lends.
+#[derive(Debug)]
+pub(super) struct Borrowed {
+    place: Lent,
+    /// Where it is here, once its segment has come.
+    raw: Option<Raw>,
+    pub readable: usize,
+    /// As far as its lender was told that it is read.
+    told: usize,
+}
+
+impl Borrowed {
+    fn grant(&self) -> Grant {
+        Grant { slot: self.place.slot, number: self.place.number }
+    }
+}
+
+impl Run {
+    /// What a message to another process is lent by, if it can be.
+    pub(super) fn lend(&self, raw: Raw, peer: usize, io: &mut Io) -> Option<Grant> {
+        let place = self.place.as_ref()?;
+        let is_inside = self.parts.raw().offset_of(raw).is_some();
+        if raw.len() < LEND_MIN || !is_inside {
+            return None;
+        }
+        io.lend_to(peer, &place.segment)
+    }
+
+    /// Lets the receiver read further.
+    pub(super) fn send_lent(
+        &mut self,
+        index: usize,
+        (peer, message): (usize, u16),
+        (limit, all): (usize, bool),
+        io: &mut Io,
+    ) -> bool {
+        let StepState { raw, done, queued, lends: Some(grant), .. } = self.steps[index] else {
+            return self.set_done(index, self.steps[index].done, all);
+        };
+        let (Some(place), Some(start)) = (&self.place, self.parts.raw().offset_of(raw)) else { return false };
+        // The first time, or all of what was lent is read.
+        if limit <= queued || queued != done {
+            return self.set_done(index, done, all);
+        }
+        let mut header = Header::new(Kind::Lend, self.head.channel_id, self.head.seq);
+        header.item = u32::from(message);
+        header.digest = self.head.digest;
+        header.offset = limit as u64;
+        let frame = if queued == 0 {
+            let Grant { slot, number } = grant;
+            let offset = (place.offset + start) as u64;
+            let lent = Lent { segment: place.segment.number, slot, offset, number };
+            Outgoing::with_body(header, lent.encode().to_vec())
+        } else {
+            Outgoing::control(header)
+        };
+        self.steps[index].queued = limit;
+        io.control(peer, frame);
+        // Telling it lets no other step move.
+        false
+    }
+
+    /// The receiver has read message `message` up to `upto`.
+    pub(crate) fn taken(&mut self, from: usize, message: u32, upto: u64, io: &mut Io) -> Result<(), String> {
+        let index =
+            self.program.outgoing(from, message).ok_or("word of a message that is not in the plan")?;
+        let StepState { raw, done, queued, lends, .. } = self.steps[index];
+        let grant = lends.ok_or("has read a message that is not lent")?;
+        let upto = usize::try_from(upto).unwrap_or(usize::MAX);
+        if upto != queued || upto <= done {
+            return Err(format!("has read up to {upto} after {done}, of a message lent up to {queued}"));
+        }
+        if upto == raw.len() {
+            self.steps[index].lends = None;
+            io.take_back(self.head.members[from] as usize, grant);
+        }
+        let program = self.program.clone();
+        let (_, all) = self.limit(&program, index);
+        self.set_done(index, upto, all);
+        Ok(())
+    }
+
+    /// An operation ends: nobody reads in its memory from here on.
+    pub(super) fn take_back_lent(&mut self, io: &mut Io) {
+        let program = self.program.clone();
+        for (state, step) in self.steps.iter_mut().zip(&program.steps) {
+            if let Some(grant) = state.lends.take()
+                && let super::Act::Send { to, .. } = step.act
+            {
+                io.take_back(self.head.members[to] as usize, grant);
+            }
+        }
+    }
+
+    /// The sender lets this rank read a message in its memory.
+    pub(crate) fn borrow(
+        &mut self,
+        from: usize,
+        header: &Header,
+        bytes: &[u8],
+        io: &mut Io,
+    ) -> Result<(), String> {
+        let program = self.program.clone();
+        let input = program.incoming(from, header.item).ok_or(super::NOT_IN_PLAN)?;
+        let len = self.steps[program.inputs[input].step].raw.len();
+        let size = self.head.desc.dtype.size();
+        let upto =
+            usize::try_from(header.offset).ok().filter(|upto| *upto <= len && upto.is_multiple_of(size));
+        let upto = upto.ok_or_else(|| format!("lends {} of {len} bytes", header.offset))?;
+        let state = &mut self.inputs[input];
+        match &mut state.lent {
+            Some(lent) if bytes.is_empty() && upto > lent.readable && lent.told == lent.readable => {
+                lent.readable = upto;
+            }
+            None if upto > 0
+                && state.arrived == 0
+                && !state.complete
+                && !state.reading
+                && !state.via_memory =>
+            {
+                let place = Lent::decode(bytes).ok_or("lends without saying what")?;
+                let mut lent = Borrowed { place, raw: None, readable: upto, told: 0 };
+                let peer = self.head.members[from] as usize;
+                lent.raw = find(&lent, peer, len, io)?;
+                state.lent = Some(lent);
+            }
+            _ => return Err("lends what is sent, lent further, or not read yet".into()),
+        }
+        Ok(())
+    }
+
+    /// How far an input can be read, if it is lent and its segment is here.
+    pub(super) fn readable(&mut self, program: &Program, input: usize, io: &mut Io) -> Option<usize> {
+        let from = program.inputs[input].from;
+        let len = self.steps[program.inputs[input].step].raw.len();
+        let lent = self.inputs[input].lent.as_mut()?;
+        if lent.raw.is_none() {
+            let peer = self.head.members[from] as usize;
+            // Nonsense was found when it came, but for that of a segment that was not here.
+            lent.raw = find(lent, peer, len, io).unwrap_or_else(|problem| {
+                io.accuse(peer, problem);
+                None
+            });
+            io.unfinished |= lent.raw.is_none();
+        }
+        lent.raw.map(|_| lent.readable)
+    }
+
+    /// A part of an input that is readable.
+    pub(super) fn borrowed(&self, input: usize, part: std::ops::Range<usize>) -> Option<Raw> {
+        Some(self.inputs[input].lent.as_ref()?.raw?.sub(part))
+    }
+
+    /// Whether what was read of these inputs, until now, was lent.
+    pub(super) fn stood(&self, program: &Program, srcs: &[From], io: &mut Io) -> bool {
+        srcs.iter().all(|src| match *src {
+            From::Input(input) => match &self.inputs[input].lent {
+                Some(lent) => {
+                    let peer = self.head.members[program.inputs[input].from] as usize;
+                    io.stands(peer, lent.grant())
+                }
+                None => true,
+            },
+            From::Local(_) => true,
+        })
+    }
+
+    /// An input is read up to `end`: its lender is told if that is all that he has lent.
+    pub(super) fn give_back(&mut self, program: &Program, input: usize, end: usize, io: &mut Io) {
+        let Some(lent) = &mut self.inputs[input].lent else { return };
+        if end < lent.readable || lent.told == lent.readable {
+            return;
+        }
+        lent.told = lent.readable;
+        let (from, message) = (program.inputs[input].from, program.inputs[input].message);
+        let mut header = Header::new(Kind::Taken, self.head.channel_id, self.head.seq);
+        header.item = u32::from(message);
+        header.digest = self.head.digest;
+        header.offset = end as u64;
+        let peer = self.head.members[from] as usize;
+        io.pulled(peer, end);
+        io.control(peer, Outgoing::control(header));
+    }
+
+    /// Copies a message from where it is lent.
+    pub(super) fn place_lent(
+        &mut self,
+        program: &Program,
+        index: usize,
+        input: usize,
+        (limit, all): (usize, bool),
+        io: &mut Io,
+    ) -> bool {
+        let Some(readable) = self.readable(program, input, io) else { return false };
+        let StepState { raw, done, .. } = self.steps[index];
+        let end = readable.min(limit).min(done + SLICE);
+        if end > done {
+            let Some(src) = self.borrowed(input, done..end) else { return false };
+            raw.sub(done..end).copy_from(src);
+            if !self.stood(program, &[From::Input(input)], io) {
+                return false;
+            }
+            self.give_back(program, input, end, io);
+        }
+        self.set_done(index, end, all)
+    }
+}
+
+/// Where what a peer lends is here; `None`: its segment has yet to come.
+fn find(lent: &Borrowed, peer: usize, bytes: usize, io: &mut Io) -> Result<Option<Raw>, String> {
+    let Lent { segment, offset, .. } = lent.place;
+    let reach = io.reach(peer).filter(|reach| reach.knows(lent.grant())).ok_or("lends what it can't lend")?;
+    let mut found = reach.find(segment, offset, bytes);
+    if matches!(found, Found::NotYet) {
+        reach.receive()?;
+        found = reach.find(segment, offset, bytes);
+    }
+    match found {
+        Found::Here(raw) => Ok(Some(raw)),
+        Found::NotYet => Ok(None),
+        Found::Nowhere => {
+            Err(format!("lends {bytes} bytes from {offset} on of segment {segment}, which has no such"))
+        }
+    }
+}
