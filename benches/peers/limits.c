@@ -9,6 +9,8 @@
 //   direct_threads   The all_reduce of two threads that see each other's buffer: a flag sync, each thread reads both
 //                    inputs of its half and writes both results, a flag sync.
 //   direct_processes The same between two processes over a shared mapping.
+//   pull_processes   The same where each process writes its own buffer only: it reduces its half into that, and copies the
+//                    other half from where the other one has reduced it, a chunk at a time.
 //   wake             One way from write(eventfd) on one core to the return of the read that sleeps on another.
 //
 // Both sides are pinned, to the first two processors of the affinity mask; the side that times is rank 0. `variant`
@@ -44,7 +46,7 @@ typedef struct {
 
 // What both sides see. Flags only grow: round k is done when a flag holds at least k.
 typedef struct {
-  Flag arrived[2], finished[2];
+  Flag arrived[2], finished[2], reduced[2];
   _Alignas(128) _Atomic int runs;
   _Atomic int64_t side_cpu_ns, wrong;
 } Shared;
@@ -225,23 +227,51 @@ static void run_direct(Pair *pair, int side) {
   meet(pair->shared->finished, side, round);
 }
 
+enum { PULL_CHUNK_BYTES = 128 << 10 };
+
+static void run_pull(Pair *pair, int side) {
+  uint64_t round = ++pair->round[side];
+  size_t count = pair->bytes / sizeof(float), half = count / 2 / 16 * 16, chunk = PULL_CHUNK_BYTES / sizeof(float);
+  if (half == 0) half = count / 2;
+  size_t from[2] = {0, half}, length[2] = {half, count - half};
+  float *mine = pair->buffer[side];
+  const float *theirs = pair->buffer[1 - side];
+  uint64_t chunks[2], base;
+  for (int s = 0; s < 2; s++) chunks[s] = (length[s] + chunk - 1) / chunk;
+  base = (round - 1) * (chunks[0] > chunks[1] ? chunks[0] : chunks[1]);
+  meet(pair->shared->arrived, side, round);
+  for (uint64_t c = 0; c < chunks[side]; c++) {
+    size_t start = from[side] + c * chunk, end = start + chunk, last = from[side] + length[side];
+    if (end > last) end = last;
+    for (size_t i = start; i < end; i++) mine[i] += theirs[i];
+    atomic_store_explicit(&pair->shared->reduced[side].value, base + c + 1, memory_order_release);
+  }
+  for (uint64_t c = 0; c < chunks[1 - side]; c++) {
+    size_t start = from[1 - side] + c * chunk, end = start + chunk, last = from[1 - side] + length[1 - side];
+    if (end > last) end = last;
+    wait_for(&pair->shared->reduced[1 - side], base + c + 1);
+    memcpy(mine + start, theirs + start, (end - start) * sizeof(float));
+  }
+  meet(pair->shared->finished, side, round);
+}
+
 static long check_direct(Pair *pair, int side) {
   float *mine = pair->buffer[side];
   size_t count = pair->bytes / sizeof(float);
   long wrong = 0;
   for (size_t i = 0; i < count; i++) mine[i] = pattern(side, i);
   barrier(pair, side);
-  run_direct(pair, side);
+  pair->run(pair, side);
   for (size_t i = 0; i < count; i++) wrong += mine[i] != pattern_sum(2, i);
   barrier(pair, side);
   fill(mine, count, 0);
   return wrong;
 }
 
-static void measure_direct(Options *options, bool processes) {
+static void measure_direct(Options *options, bool processes, void (*run)(Pair *, int side)) {
   int map = processes ? MAP_SHARED : MAP_PRIVATE;
   size_t largest = largest_size(options);
-  Pair pair = {.options = options, .run = run_direct, .check = check_direct, .touch = touch_buffer};
+  Pair pair = {.options = options, .run = run, .check = check_direct, .touch = touch_buffer};
   pair.shared = allocate(sizeof(Shared), map);
   for (int side = 0; side < 2; side++) pair.buffer[side] = allocate(largest, map);
   double *samples_us[2];
@@ -441,8 +471,9 @@ int main(int argc, char **argv) {
     measure_tcp(&options, (Pair){.run = run_exchange, .check = check_exchange, .touch = touch_source});
   else if (!strcmp(options.op, "ping_pong"))
     measure_tcp(&options, (Pair){.run = run_ping_pong, .touch = touch_source});
-  else if (!strcmp(options.op, "direct_threads")) measure_direct(&options, false);
-  else if (!strcmp(options.op, "direct_processes")) measure_direct(&options, true);
+  else if (!strcmp(options.op, "direct_threads")) measure_direct(&options, false, run_direct);
+  else if (!strcmp(options.op, "direct_processes")) measure_direct(&options, true, run_direct);
+  else if (!strcmp(options.op, "pull_processes")) measure_direct(&options, true, run_pull);
   else if (!strcmp(options.op, "wake")) measure_wake(&options);
   else {
     fprintf(stderr, "unknown op %s\n", options.op);

@@ -64,6 +64,51 @@ impl Raw {
         }
     }
 
+    /// As [`copy_from`](Self::copy_from), into memory that another core has read.
+    pub(crate) fn claim_and_copy_from(self, src: Raw) {
+        assert_eq!(self.bytes, src.bytes, "copy between ranges of different lengths");
+        self.claim_in_pieces(|piece| self.sub(piece.clone()).copy_from(src.sub(piece)));
+    }
+
+    /// As [`reduce_from`](Self::reduce_from), into memory that another core has read.
+    pub(crate) fn claim_and_reduce_from(self, reduction: Reduction, srcs: &[Raw]) {
+        const FEW: usize = 4;
+        let mut few = [Raw::EMPTY; FEW];
+        self.claim_in_pieces(|piece| match few.get_mut(..srcs.len()) {
+            Some(parts) => {
+                parts.iter_mut().zip(srcs).for_each(|(part, src)| *part = src.sub(piece.clone()));
+                self.sub(piece).reduce_from(reduction, parts, &[]);
+            }
+            None => {
+                let parts: Vec<Raw> = srcs.iter().map(|src| src.sub(piece.clone())).collect();
+                self.sub(piece).reduce_from(reduction, &parts, &[]);
+            }
+        });
+    }
+
+    /// Works on pieces in turn, while the next one is fetched for writing.
+    fn claim_in_pieces(self, mut work: impl FnMut(Range<usize>)) {
+        /// A few hundred nanoseconds' work, which is what fetching takes; a multiple of every element.
+        const PIECE: usize = 2 << 10;
+        let claim = |start: usize| {
+            let next = self.sub(start.min(self.bytes)..(start + PIECE).min(self.bytes));
+            // SAFETY: a range of one allocation.
+            unsafe { kernel::claim(next.ptr, next.bytes) }
+        };
+        if self.bytes > PIECE / 2 {
+            claim(0);
+        }
+        let mut start = 0;
+        while start < self.bytes {
+            let end = (start + PIECE).min(self.bytes);
+            if end < self.bytes {
+                claim(end);
+            }
+            work(start..end);
+            start = end;
+        }
+    }
+
     pub(crate) fn copy_from_slice(self, src: &[u8]) {
         assert_eq!(self.bytes, src.len(), "copy between ranges of different lengths");
         // SAFETY: valid for `bytes`; a Rust slice can't overlap memory that the engine may write.

@@ -7,10 +7,12 @@ use super::call::{Op, Outcome};
 use super::io::{Io, Via};
 use super::links::{Counters, Guard};
 use super::meet::Meetings;
+use super::near::Side;
 use super::neighbours::Neighbours;
 use super::peer::Standing;
 use super::state::State;
 use crate::buffer::pool::Pool;
+use crate::buffer::raw::Raw;
 use crate::error::LinkKind;
 use crate::link::Class;
 use crate::link::conn::Conn;
@@ -57,6 +59,9 @@ pub(crate) struct Core {
     pub(super) asked_at: Instant,
     /// Where vectors come that are swapped, aligned for any element.
     pub(super) window: Vec<u64>,
+    /// Of a call through shared memory, empty in between.
+    pub(super) sides: Vec<Side>,
+    pub(super) sources: Vec<Raw>,
     /// The only peer that has connections, if they are sockets.
     only: Option<usize>,
     /// What comes shows in the poll set only: it is asked in every look.
@@ -183,6 +188,8 @@ impl Core {
             asks: false,
             asked_at: now,
             window: Vec::new(),
+            sides: Vec::new(),
+            sources: Vec::new(),
             only,
             has_sockets,
             leaving: false,
@@ -244,6 +251,11 @@ impl Core {
         let is_due = now.saturating_duration_since(self.asked_at) > PAST;
         self.asks |= is_due || self.quiet < QUIET || self.quiet.is_multiple_of(SILENT);
         !self.asks
+    }
+
+    /// Whether no other rank is reached by a socket.
+    pub(super) fn only_shares(&self) -> bool {
+        !self.has_sockets
     }
 
     /// The next look is at the poll set, whatever is quiet.

@@ -40,7 +40,7 @@ impl Meetings {
     }
 
     /// For blocks of so many bytes.
-    fn pauses(&self, bytes: usize) -> usize {
+    pub(super) fn pauses(&self, bytes: usize) -> usize {
         if self.waits() { PAUSES + bytes / BYTES_PER_PAUSE } else { 0 }
     }
 }

@@ -9,7 +9,7 @@
 //!   due, and deadlines that don't run; [`trouble`]: what goes wrong, [`dispute`]: where ranks disagree, [`tombs`]: outcomes that are known before the call, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
-//! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
+//! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`], [`swap`], [`near`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
@@ -44,6 +44,7 @@ mod matching;
 mod meet;
 #[cfg(all(test, hcomm_loom))]
 mod models;
+mod near;
 mod neighbours;
 mod order;
 mod panicked;

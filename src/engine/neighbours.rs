@@ -25,6 +25,12 @@ impl Neighbours {
         }
     }
 
+    /// Whether this rank may sleep.
+    #[inline]
+    pub(super) fn sleeps(&self, rank: usize) -> bool {
+        matches!(self.bells.get(rank), Some(Some(bell)) if bell.sleeps())
+    }
+
     /// Before the last look before sleep: from then on they call.
     pub(super) fn await_call(&self) {
         self.naps.announce();

@@ -381,13 +381,17 @@ impl Shared {
         })
     }
 
-    /// With a rank at the other end of a byte link.
+    /// With ranks at the other ends of byte links.
     fn swap(&self, core: &mut Core, request: &mut Request) -> Option<Submitted> {
         let is_asked = self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed);
         if is_asked {
             return None;
         }
-        core.swap(request, self.policy == SpinPolicy::Look, &self.clock, || self.record())
+        let may_wait = self.policy == SpinPolicy::Look;
+        if core.only_shares() {
+            return core.near(request, may_wait, &self.clock, || self.record());
+        }
+        core.swap(request, may_wait, &self.clock, || self.record())
     }
 
     /// A record for a call.

@@ -79,6 +79,23 @@ impl Conn {
         }
     }
 
+    /// The same through memory: to look at, and to go past the queues.
+    #[inline]
+    pub(crate) fn shm(&self) -> Option<&shm::Conn> {
+        match self {
+            Conn::Shm(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shm_mut(&mut self) -> Option<&mut shm::Conn> {
+        match self {
+            Conn::Shm(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
     /// What has gone over it.
     pub(crate) fn traffic(&self) -> Traffic {
         either!(self, conn => conn.traffic())

@@ -167,6 +167,11 @@ impl Run {
         Some(self.inputs[input].lent.as_ref()?.raw?.sub(part))
     }
 
+    /// Whether any of these inputs is lent: then others have read where the result goes, too.
+    pub(super) fn borrows(&self, srcs: &[From]) -> bool {
+        srcs.iter().any(|src| matches!(src, From::Input(input) if self.inputs[*input].lent.is_some()))
+    }
+
     /// Whether what was read of these inputs, until now, was lent.
     pub(super) fn stood(&self, program: &Program, srcs: &[From], io: &mut Io) -> bool {
         srcs.iter().all(|src| match *src {
@@ -212,7 +217,7 @@ impl Run {
         let end = readable.min(limit).min(done + SLICE);
         if end > done {
             let Some(src) = self.borrowed(input, done..end) else { return false };
-            raw.sub(done..end).copy_from(src);
+            raw.sub(done..end).claim_and_copy_from(src);
             if !self.stood(program, &[From::Input(input)], io) {
                 return false;
             }

@@ -52,7 +52,12 @@ impl Run {
             let mut copies = std::mem::take(&mut self.copies);
             self.enter_pushes(program, pushes, done, end, io, &mut copies);
             pushed = copies.len();
-            raw.sub(done..end).reduce_from(self.head.reduction(*post), &inputs, &copies);
+            let reduction = self.head.reduction(*post);
+            if self.borrows(srcs) && copies.is_empty() {
+                raw.sub(done..end).claim_and_reduce_from(reduction, &inputs);
+            } else {
+                raw.sub(done..end).reduce_from(reduction, &inputs, &copies);
+            }
             copies.clear();
             self.copies = copies;
         }

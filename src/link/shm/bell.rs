@@ -56,6 +56,11 @@ impl Sleeper {
         Sleeper { words, at, ended: AtomicU64::default() }
     }
 
+    /// Whether it has said that it sleeps, and nobody has rung since: it may have woken by itself.
+    pub(super) fn sleeps(&self) -> bool {
+        self.words.at(self.at).load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
+    }
+
     /// After something was published: whether it sleeps, and must be rung for by him who asks.
     #[inline]
     pub(super) fn must_wake(&self) -> bool {

@@ -9,10 +9,14 @@ use super::lane::Ends;
 use super::reach::Reach;
 use super::ring::{Head, Reader, Writer};
 use super::words::WORD;
+use crate::buffer::raw::Raw;
 use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
 use crate::link::numbers::Numbers;
 use crate::link::tcp::{Broken, Traffic};
 use crate::link::{Class, Handler, RunKey};
+
+/// Words of a header before those that are stamped.
+const STAMPS: usize = 6;
 
 /// One connection.
 #[derive(Debug)]
@@ -46,6 +50,11 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
+    /// Whether it may sleep.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.sleeper.sleeps()
+    }
+
     /// After something was published. A system call if it sleeps, and else none.
     #[inline]
     pub(crate) fn notify(&self) {
@@ -139,8 +148,10 @@ impl Conn {
                 break;
             }
             self.numbers.stamp(&mut frame.header, 0, consumed);
-            if bytes > 0 {
-                self.writer.payload(bytes).copy_from_slice(frame.payload.bytes());
+            let payload = self.writer.payload(bytes);
+            match &frame.payload {
+                Payload::Lent { raw, .. } => payload.claim_and_copy_from(*raw),
+                other => payload.copy_from_slice(other.bytes()),
             }
             self.writer.publish(&words(&frame.header), bytes);
             self.numbers.has_sent();
@@ -200,6 +211,52 @@ impl Conn {
             budget = budget.saturating_sub(HEADER_BYTES + length);
         }
         Ok(progress)
+    }
+
+    // --- past the queues
+
+    /// Whether a frame with so much payload can go into the ring at once, and nothing is to go before it.
+    pub(crate) fn may_send_past(&self, payload: usize) -> bool {
+        self.outgoing.is_empty()
+            && !(self.shut || self.ended || self.bye_queued || self.numbers.said_bye)
+            && !self.writer.is_full_for(payload)
+    }
+
+    /// Sends a frame at once, [where that may be](Self::may_send_past).
+    #[inline]
+    pub(crate) fn send_past(&mut self, mut header: Header, payload: Raw, consumed: u64) {
+        self.numbers.stamp(&mut header, 0, consumed);
+        self.writer.payload(payload.len()).claim_and_copy_from(payload);
+        self.writer.publish(&words(&header), payload.len());
+        self.numbers.has_sent();
+        self.numbers.traffic.sent_bytes += (HEADER_BYTES + payload.len()) as u64;
+    }
+
+    /// Whether the next frame is one like this, up to its counters.
+    #[inline]
+    pub(crate) fn holds(&self, due: &Header) -> bool {
+        self.reader.has_frame()
+            && self.reader.peek().is_some_and(|head| head[..STAMPS] == words(due)[..STAMPS])
+    }
+
+    /// The payload of a frame that is [there](Self::holds).
+    #[inline]
+    pub(crate) fn payload_past(&self, bytes: usize) -> Option<Raw> {
+        self.reader.payload(bytes)
+    }
+
+    /// Takes a frame that is there. Returns how many eager bytes its sender has consumed.
+    #[inline]
+    pub(crate) fn receive_past(&mut self) -> Result<u64, Broken> {
+        let Some(head) = self.reader.peek() else {
+            return Err(Broken::Protocol("a frame that has gone".into()));
+        };
+        let header = Header::decode(&bytes(&head)).map_err(Broken::Protocol)?;
+        self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
+        let length = header.length as usize;
+        self.numbers.traffic.received_bytes += (HEADER_BYTES + length) as u64;
+        self.reader.advance(length);
+        Ok(header.consumed)
     }
 
     /// The operation is over: its memory is not touched again. Returns the lent bytes that will not leave.
