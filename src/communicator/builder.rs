@@ -393,7 +393,7 @@ impl Future for Connect {
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
         let run = membership.run();
-        let Membership { rank, members, links, phases, .. } = membership;
+        let Membership { rank, members, links, sharing, phases, .. } = membership;
         let me = rank.index();
         let here = || members.iter().filter(|member| member.host == members[me].host);
         let (ranks_here, processors) =
@@ -424,6 +424,7 @@ impl Communicator {
         let io = |error| InitError::Io { what: "poll set and service thread".into(), error };
         let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
+        engine.set_sharing(sharing);
         for (peer, reason) in reasons {
             engine.explain_link(peer, format!("shared memory is not used: {reason}"));
         }

@@ -133,6 +133,7 @@ impl Communicator {
         let (id, name, members, rank) =
             (channel.id, channel.name.clone(), channel.members.clone(), channel.rank);
         let lineage = channel.lineage.clone();
+        let facts = facts.sharing(engine.all_share(&members));
         let channel = engine.open(channel);
         let staging = Staging(engine.pool().clone());
         Communicator {

@@ -189,6 +189,12 @@ pub(super) async fn share(
     Ok(links)
 }
 
+/// The ranks that share memory with this one, a bit each, as far as there are bits.
+pub(super) fn shared(links: &[Option<Link>]) -> u64 {
+    let bits = links.iter().zip(0..u64::BITS);
+    bits.filter(|(link, _)| matches!(link, Some(Link::Shm(_)))).map(|(_, bit)| 1 << bit).sum()
+}
+
 /// What keeps this rank from sharing memory with anybody.
 fn hindrance(sharing: &Sharing, candidates: usize) -> Option<String> {
     match sharing {

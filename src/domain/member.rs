@@ -84,10 +84,10 @@ pub(super) async fn take_part(config: Arc<JoinConfig>, way: Way) -> Result<Membe
     seated.check_facts(&table)?;
     clock.end(Phase::Paths);
     let session = seated.key.derive("hcomm session", &table.nonce);
-    let links = seated.connect(&mut clock, members, session.clone()).await?;
+    let (links, sharing) = seated.connect(&mut clock, members, session.clone()).await?;
     let Table { members, .. } = table;
     let phases = clock.phases;
-    Ok(Membership { rank: config.rank, session: session.bytes(), members, links, phases })
+    Ok(Membership { rank: config.rank, session: session.bytes(), members, links, sharing, phases })
 }
 
 /// The times of phases.
@@ -271,7 +271,7 @@ impl Seated {
         clock: &mut Clock,
         members: Arc<Vec<Member>>,
         session: Key,
-    ) -> Result<Vec<Option<Link>>, InitError> {
+    ) -> Result<(Vec<Option<Link>>, Vec<u64>), InitError> {
         let Seated { config, own, listener, door, mut line, .. } = self;
         line.phase = Phase::Resources;
         let link = config.deadlines.link;
@@ -329,7 +329,7 @@ impl RootLine {
         &mut self,
         sharing: impl Future<Output = Result<Vec<Option<Link>>, InitError>>,
         link: Duration,
-    ) -> Result<Vec<Option<Link>>, InitError> {
+    ) -> Result<(Vec<Option<Link>>, Vec<u64>), InitError> {
         let links = match first(sharing, self.words.recv()).await {
             First::Left(links) => links,
             First::Right(word) => return Err(self.interrupted(word)),
@@ -345,9 +345,9 @@ impl RootLine {
                 });
             }
         };
-        self.say(&ToRoot::Shared).await?;
+        self.say(&ToRoot::Shared { with: beside::shared(&links) }).await?;
         match self.next(Instant::now() + link + 2 * SLACK).await? {
-            Some(ToMember::Ready) => Ok(links),
+            Some(ToMember::Ready { sharing }) => Ok((links, sharing)),
             Some(_) => Err(self.lost(OUT_OF_TURN.into())),
             None => Err(self.silent("link")),
         }

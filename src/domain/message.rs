@@ -35,8 +35,10 @@ pub(super) enum ToRoot {
     Failed(InitError),
     /// Its data connections stand, except these.
     Connected(Vec<Blocked>),
-    /// It knows with whom it shares memory.
-    Shared,
+    /// It knows with which ranks, a bit each, it shares memory.
+    Shared {
+        with: u64,
+    },
 }
 
 /// A member introduces itself.
@@ -78,8 +80,8 @@ pub(super) enum ToMember {
     Reverse(Vec<(Rank, Rank)>),
     /// All are connected: those of one host may see with whom they share memory.
     Share,
-    /// All may begin.
-    Ready,
+    /// All may begin, and know with which ranks each of them shares memory.
+    Ready { sharing: Vec<u64> },
     /// It will not be.
     Failed(InitError),
 }

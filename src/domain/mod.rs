@@ -68,6 +68,8 @@ pub(crate) struct Membership {
     pub members: Vec<Member>,
     /// Indexed by rank; `None` at one's own. Authenticated, nothing sent on them yet.
     pub links: Vec<Option<Link>>,
+    /// By rank: with which ranks it shares memory, a bit each. Equal on all members.
+    pub sharing: Vec<u64>,
     /// How long each phase of set-up took, in order.
     pub phases: Vec<(Phase, Duration)>,
 }

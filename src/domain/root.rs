@@ -82,6 +82,8 @@ pub(super) struct Root {
     config: Arc<JoinConfig>,
     meeting: Meeting,
     session_nonce: [u8; 32],
+    /// By rank: with whom it shares memory, once it has said so.
+    sharing: Vec<u64>,
     roster: Roster,
     seats: Vec<Seat>,
     tasks: JoinSet<()>,
@@ -109,6 +111,7 @@ pub(super) async fn serve(
         config,
         meeting,
         session_nonce,
+        sharing: Vec::new(),
         events,
         sender,
     };
@@ -176,8 +179,10 @@ impl Root {
         self.tell(&ToMember::Table(table));
         self.connect().await?;
         self.tell(&ToMember::Share);
+        self.sharing = vec![0; self.config.world as usize];
         self.await_reports().await?;
-        self.tell(&ToMember::Ready);
+        let sharing = std::mem::take(&mut self.sharing);
+        self.tell(&ToMember::Ready { sharing });
         Ok(())
     }
 
@@ -256,7 +261,7 @@ impl Root {
                 self.seat(stream, None, peer);
                 self.roster.fault(error);
             }
-            ToRoot::Connected(_) | ToRoot::Shared => {
+            ToRoot::Connected(_) | ToRoot::Shared { .. } => {
                 tracing::debug!(peer, "reported connections before it joined");
             }
         }
@@ -311,9 +316,10 @@ impl Root {
                     }
                     blocked.extend(list);
                 }
-                Some(Event::Said { seat, message: ToRoot::Shared }) => {
+                Some(Event::Said { seat, message: ToRoot::Shared { with } }) => {
                     if let Some(rank) = self.seats[seat].rank {
                         waiting.remove(&rank);
+                        self.sharing.iter_mut().skip(rank.index()).take(1).for_each(|of| *of = with);
                     }
                 }
                 Some(Event::Said { message: ToRoot::Failed(error), .. }) => return Err(error),

@@ -120,6 +120,7 @@ fn alone(config: &JoinConfig) -> Result<Membership, InitError> {
         session: nonce()?,
         members,
         links: vec![None],
+        sharing: vec![0],
         phases: phases.map(|phase| (phase, Duration::ZERO)).to_vec(),
     })
 }

@@ -7,6 +7,7 @@ use super::io::EAGER_OVERHEAD;
 use super::matching::{Content, Unexpected};
 use super::point::OFFERS_MAX;
 use super::state::{Flight, State};
+use crate::buffer::raw::Raw;
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::link::memory::{Lease, Message};
 use crate::link::{Handler, RunKey, Sink};
@@ -36,6 +37,25 @@ impl Handler for State {
             | Kind::Lend => Ok(Sink::Owned(self.io.spare(length))),
             _ => Ok(Sink::Owned(Vec::new())),
         }
+    }
+
+    /// Of a large message that is reduced as it comes.
+    fn consume(&mut self, peer: usize, header: &Header, payload: Raw) -> Result<bool, String> {
+        if header.kind != Kind::Data || header.flags & EAGER != 0 {
+            return Ok(false);
+        }
+        let Place::Flight(key) = self.place(header) else { return Ok(false) };
+        let Some((Flight::Collective(run), _)) = self.flight_and_io(key) else { return Ok(false) };
+        if run.head.digest != header.digest {
+            return Ok(false);
+        }
+        let from = run.head.rank_of(peer);
+        let used = run.reduce_here(from, header, payload)?;
+        if used {
+            self.io.returned(peer, header.consumed)?;
+            self.touch(key);
+        }
+        Ok(used)
     }
 
     fn end(&mut self, peer: usize, header: &Header, sink: Sink) -> Result<(), String> {

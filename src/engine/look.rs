@@ -39,6 +39,20 @@ impl Engine {
         links
     }
 
+    /// By rank of the world: with which ranks it shares memory, a bit each. Equal on all ranks.
+    pub(crate) fn set_sharing(&self, sharing: Vec<u64>) {
+        // Once, by who has made the engine.
+        let _ = self.shared.sharing.set(sharing);
+    }
+
+    /// Whether these ranks, by their number in the world, share memory with each other across processes.
+    pub(crate) fn all_share(&self, members: &[u32]) -> bool {
+        let Some(sharing) = self.shared.sharing.get() else { return false };
+        let bit = |rank: u32| 1u64.checked_shl(rank).unwrap_or(0);
+        let of = |rank: &u32| sharing.get(*rank as usize).copied().unwrap_or(0) | bit(*rank);
+        members.iter().all(|rank| members.iter().all(|other| of(rank) & bit(*other) != 0))
+    }
+
     /// The memory that other processes read where it lies, if there are any.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
         self.shared.arena.as_ref()

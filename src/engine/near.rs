@@ -20,6 +20,11 @@ use crate::link::frame::Header;
 use crate::link::shm::Conn;
 use crate::link::tcp::Broken;
 use crate::runtime::clock::Clock;
+use crate::runtime::spin::{self, SpinPolicy};
+
+/// Where ranks outnumber processors: how often one is handed on before the call goes on in flight. With it, those who share
+/// it come in turn.
+const YIELDS: usize = 4;
 
 /// What a call has to do with one other rank.
 #[derive(Clone, Copy, Debug)]
@@ -28,16 +33,15 @@ pub(super) struct Side {
     peer: usize,
     sent: Header,
     due: Header,
-    here: bool,
 }
 
 impl Core {
-    /// Begins such a call, and runs it to its end if the others are there, for whom it waits a moment if it `may_wait`. `None`: it
+    /// Begins such a call, and runs it to its end if the others are there, for whom it waits a moment. `None`: it
     /// is to begin in the ordinary way, and nothing of it has left.
     pub(super) fn near(
         &mut self,
         request: &mut Request,
-        may_wait: bool,
+        policy: SpinPolicy,
         clock: &Clock,
         record: impl FnOnce() -> Arc<Op>,
     ) -> Option<Submitted> {
@@ -61,8 +65,13 @@ impl Core {
             channel.called(request.seq, request.desc);
         }
         let asleep = sides.iter().any(|side| self.neighbours.sleeps(side.peer));
-        let pauses = if may_wait && !asleep { self.state.meetings.pauses(raw.len()) } else { 0 };
-        let met = self.await_near(&mut sides, pauses);
+        let looks = match policy {
+            _ if asleep => 0,
+            SpinPolicy::Look => self.state.meetings.pauses(raw.len()),
+            SpinPolicy::Yield if self.state.meetings.waits() => YIELDS,
+            _ => 0,
+        };
+        let met = self.await_near(&sides, looks, policy);
         self.state.meetings.met(met);
         let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
         self.sides = sides;
@@ -112,7 +121,7 @@ impl Core {
             let (mut sent, mut due) = (header(call, message), header(call, input.message));
             (sent.length, due.length) = (length, length);
             let peer = channel.members[input.from] as usize;
-            sides.push(Side { peer, sent, due, here: false });
+            sides.push(Side { peer, sent, due });
         }
     }
 
@@ -131,14 +140,13 @@ impl Core {
     }
 
     /// Whether the vectors of all have come.
-    fn await_near(&self, sides: &mut [Side], mut pauses: usize) -> bool {
+    fn await_near(&self, sides: &[Side], mut looks: usize, policy: SpinPolicy) -> bool {
         let conn = |peer: usize| self.links[peer].as_ref().and_then(|pair| pair.fast.shm());
         let mut first = 0;
         loop {
             while first < sides.len() {
-                let side = &mut sides[first];
-                side.here = conn(side.peer).is_some_and(|conn| conn.holds(&side.due));
-                if !side.here {
+                let Side { peer, due, .. } = &sides[first];
+                if !conn(*peer).is_some_and(|conn| conn.holds(due)) {
                     break;
                 }
                 first += 1;
@@ -146,11 +154,15 @@ impl Core {
             if first == sides.len() {
                 return true;
             }
-            if pauses == 0 {
+            if looks == 0 {
                 return false;
             }
-            pauses -= 1;
-            std::hint::spin_loop();
+            looks -= 1;
+            match policy {
+                // Those who are missing may want this very processor.
+                SpinPolicy::Yield => spin::yield_processor(),
+                _ => std::hint::spin_loop(),
+            }
         }
     }
 

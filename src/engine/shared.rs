@@ -11,7 +11,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,7 @@ pub(crate) struct Shared {
     pub(super) park: Park,
     pool: Arc<Pool>,
     pub(super) arena: Option<Arc<Arena>>,
+    pub(super) sharing: OnceLock<Vec<u64>>,
     pub(super) hub: Option<Arc<Hub>>,
     neighbours: Arc<Neighbours>,
     pub(super) me: usize,
@@ -118,6 +119,7 @@ impl Engine {
             park: Park::default(),
             pool,
             arena,
+            sharing: OnceLock::new(),
             hub: hub.clone(),
             me,
             policy,
@@ -387,11 +389,10 @@ impl Shared {
         if is_asked {
             return None;
         }
-        let may_wait = self.policy == SpinPolicy::Look;
         if core.only_shares() {
-            return core.near(request, may_wait, &self.clock, || self.record());
+            return core.near(request, self.policy, &self.clock, || self.record());
         }
-        core.swap(request, may_wait, &self.clock, || self.record())
+        core.swap(request, self.policy == SpinPolicy::Look, &self.clock, || self.record())
     }
 
     /// A record for a call.

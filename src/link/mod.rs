@@ -80,6 +80,11 @@ impl Sink {
 pub(crate) trait Handler {
     /// A header came from `peer`; where does its payload go?
     fn begin(&mut self, peer: usize, header: &Header) -> Result<Sink, String>;
+    /// A whole frame is there, its payload in memory that goes when this returns: takes it, if it can be used from where it lies.
+    /// Says whether it was.
+    fn consume(&mut self, _peer: usize, _header: &Header, _payload: Raw) -> Result<bool, String> {
+        Ok(false)
+    }
     /// All of a frame's payload is in its sink.
     fn end(&mut self, peer: usize, header: &Header, sink: Sink) -> Result<(), String>;
     /// `bytes` of a lent range were copied out.

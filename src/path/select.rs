@@ -204,6 +204,8 @@ pub struct Facts {
     /// Whether all ranks are on one host that has fewer processors for them. Not compared: it follows from what the root
     /// tells all about all.
     crowded: bool,
+    /// Whether all ranks share memory with each other across processes. Not compared either, for the same reason.
+    sharing: bool,
 }
 
 impl Facts {
@@ -220,6 +222,7 @@ impl Facts {
             order: Order::Fixed,
             in_process: false,
             crowded: false,
+            sharing: false,
         }
     }
 
@@ -238,6 +241,12 @@ impl Facts {
     /// The same for ranks of one host that share its processors, or don't.
     pub const fn crowded(mut self, crowded: bool) -> Self {
         self.crowded = crowded;
+        self
+    }
+
+    /// The same for ranks of which each shares memory with each other's process, or not.
+    pub const fn sharing(mut self, sharing: bool) -> Self {
+        self.sharing = sharing;
         self
     }
 
@@ -353,7 +362,11 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
             (Algorithm::MeshTwoShot, "few ranks of one process: each reduces its share for all, in place")
         }
         Collective::AllReduce
-            if mesh && facts.crowded && facts.world > 2 && bytes <= facts.flat_tree_bytes_max =>
+            if mesh
+                && facts.crowded
+                && !facts.sharing
+                && facts.world > 2
+                && bytes <= facts.flat_tree_bytes_max =>
         {
             (Algorithm::FlatTree, "few ranks, but more than processors, and a small vector: fewest messages")
         }

@@ -143,7 +143,7 @@ fn here(ranks: u32, link: Link) -> (Facts, String) {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             let over = if link == Link::Tcp { "over TCP" } else { "through shared memory" };
             let told = format!("{told} on one host with {}, {over}", counted(processors, "processor"));
-            (facts.crowded(ranks as usize > processors), told)
+            (facts.crowded(ranks as usize > processors).sharing(link != Link::Tcp), told)
         }
     }
 }

@@ -185,11 +185,11 @@ impl Puppet {
 
     async fn shares(&mut self) {
         assert!(matches!(self.hear().await, ToMember::Share));
-        self.say(&ToRoot::Shared).await;
+        self.say(&ToRoot::Shared { with: 0 }).await;
     }
 
     async fn may_begin(&mut self) {
-        assert!(matches!(self.hear().await, ToMember::Ready));
+        assert!(matches!(self.hear().await, ToMember::Ready { .. }));
     }
 
     async fn say(&mut self, message: &ToRoot) {

@@ -1,8 +1,9 @@
 //! What links bring for a collective in flight.
 
 use super::super::io::{EAGER_MAX, Io};
-use super::super::program::Act;
+use super::super::program::{Act, From};
 use super::{InputState, Run, StepState, WINDOW};
+use crate::buffer::raw::Raw;
 use crate::link::Sink;
 use crate::link::frame::Header;
 
@@ -38,6 +39,37 @@ impl Run {
         };
         state.reading = matches!(sink, Ok(Sink::Direct(..)));
         sink
+    }
+
+    /// Reduces payload from where it lies, if it is the only input that comes to its step, and that can go so far now. Says
+    /// whether it did.
+    pub(crate) fn reduce_here(&mut self, from: usize, header: &Header, payload: Raw) -> Result<bool, String> {
+        let program = self.program.clone();
+        let input = program.incoming(from, header.item).ok_or(NOT_IN_PLAN)?;
+        let index = program.inputs[input].step;
+        let Act::Reduce { srcs, post, streams: 1, .. } = &program.steps[index].act else { return Ok(false) };
+        let StepState { raw, done, .. } = self.steps[index];
+        let (limit, all) = self.limit(&program, index);
+        let InputState { arrived, complete, via_memory, reading, ref lent, .. } = self.inputs[input];
+        let due = Due { arrived, over: complete || via_memory || lent.is_some(), reading };
+        let end = due.end(raw.len(), header, self.head.desc.dtype.size())?;
+        if arrived != done || end > limit {
+            return Ok(false);
+        }
+        let partition = program.partition(self.elements());
+        let mut sources = std::mem::take(&mut self.sources);
+        sources.extend(srcs.iter().map(|src| match src {
+            From::Local(range) => self.raw(&partition, *range).sub(done..end),
+            From::Input(_) => payload,
+        }));
+        raw.sub(done..end).reduce_from(self.head.reduction(*post), &sources, &[]);
+        sources.clear();
+        self.sources = sources;
+        let state = &mut self.inputs[input];
+        state.arrived = end;
+        state.complete = end == raw.len();
+        self.set_done(index, end, all);
+        Ok(true)
     }
 
     /// Payload is in its sink.

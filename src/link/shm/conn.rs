@@ -203,10 +203,14 @@ impl Conn {
             self.numbers.traffic.received_bytes += (HEADER_BYTES + length) as u64;
             let too_long = || Broken::Protocol(format!("a frame of {length} bytes exceeds its ring"));
             let payload = self.reader.payload(length).ok_or_else(too_long)?;
-            let mut sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
-            sink.put_raw(payload);
-            self.reader.advance(length);
-            handler.end(peer, &header, sink).map_err(Broken::Protocol)?;
+            if handler.consume(peer, &header, payload).map_err(Broken::Protocol)? {
+                self.reader.advance(length);
+            } else {
+                let mut sink = handler.begin(peer, &header).map_err(Broken::Protocol)?;
+                sink.put_raw(payload);
+                self.reader.advance(length);
+                handler.end(peer, &header, sink).map_err(Broken::Protocol)?;
+            }
             progress = true;
             budget = budget.saturating_sub(HEADER_BYTES + length);
         }
