@@ -197,6 +197,16 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: Arc<str>,
     },
+    /// This process was forked from the one that the communicator belongs to, where it works on.
+    #[error(
+        "{operation}: this process was forked from the one that the communicator belongs to, and can't use it; fork before \
+         it is made, or start a program"
+    )]
+    #[non_exhaustive]
+    Forked {
+        /// What was called.
+        operation: Arc<str>,
+    },
     /// Somebody else has this [key](crate::Communicator::keyed) at present. To be asked for again, once it was dropped.
     #[error("key {key:?} of \"{communicator}\" is in use: one task at a time has it")]
     #[non_exhaustive]
@@ -275,7 +285,9 @@ impl Error {
             | Error::Aborted { operation, seq, .. } => format!("{operation} {seq} failed"),
             Error::Deadline(report) => format!("{} {} was not done in time", report.operation, report.seq),
             Error::Cancelled { operation, seq, .. } => format!("{operation} {seq} was given up"),
-            Error::InvalidArgument { operation, .. } | Error::Limit { operation, .. } => {
+            Error::InvalidArgument { operation, .. }
+            | Error::Limit { operation, .. }
+            | Error::Forked { operation } => {
                 format!("{operation} was refused")
             }
             Error::KeyInUse { .. }
@@ -318,6 +330,7 @@ impl Error {
             | Error::KeyInUse { .. }
             | Error::Limit { .. }
             | Error::Closed { .. }
+            | Error::Forked { .. }
             | Error::Init(_) => &[],
         }
     }
@@ -333,6 +346,7 @@ impl Error {
             | Error::Failed { .. }
             | Error::Closed { .. }
             | Error::Protocol { .. }
+            | Error::Forked { .. }
             | Error::Init(_) => true,
             Error::Mismatch { .. }
             | Error::Deadline(_)

@@ -73,8 +73,10 @@
 //! Linux on little-endian machines: elsewhere it does not compile. Elements are sent as they lie in memory, so all ranks have the
 //! same byte order. All ranks need the same version of this crate: plans and messages are those of a version.
 //!
-//! A communicator belongs to the process that made it. After a `fork` the child must neither use nor drop it: it has the
-//! parent's connections, and no service thread. Start programs (`std::process::Command`), which inherit nothing of it.
+//! A communicator belongs to the process that made it. In a child that was forked from it calls end with
+//! [`Error::Forked`], dropping it says nothing to the other ranks, and the parent is not harmed; buffers of
+//! [`Communicator::alloc`] are not in the child's memory, which must not touch them. Start programs
+//! (`std::process::Command`), which inherit nothing of it.
 //!
 //! # Features
 //!

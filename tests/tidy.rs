@@ -84,6 +84,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/kernel/sweep.rs",
     "src/kernel/tests.rs",
     "src/link/shm/words.rs",
+    "src/runtime/fork.rs",
     "src/runtime/park.rs",
     "src/runtime/stand_in.rs",
     "src/runtime/tcp_info.rs",

@@ -15,6 +15,7 @@ use super::call::lock;
 use super::shared::Shared;
 use super::state::STALL;
 use super::watch::Rest;
+use crate::runtime::fork::Mark;
 use crate::runtime::poller::Poller;
 use crate::runtime::sync::Mutex;
 
@@ -31,6 +32,7 @@ pub(super) const NAP: Duration = STALL;
 
 #[derive(Debug)]
 struct Service {
+    home: Mark,
     newcomers: Mutex<Newcomers>,
     /// Ends the thread's sleep.
     alarm: Poller,
@@ -46,7 +48,12 @@ struct Newcomers {
 fn service() -> io::Result<&'static Service> {
     static SERVICE: OnceLock<Service> = OnceLock::new();
     if SERVICE.get().is_none() {
-        let service = Service { newcomers: Mutex::default(), alarm: Poller::new()?, rest: Rest::default() };
+        let service = Service {
+            home: Mark::new(),
+            newcomers: Mutex::default(),
+            alarm: Poller::new()?,
+            rest: Rest::default(),
+        };
         let _ = SERVICE.set(service);
     }
     SERVICE.get().ok_or_else(|| io::Error::other("service not set"))
@@ -55,6 +62,11 @@ fn service() -> io::Result<&'static Service> {
 /// From now on the service thread looks after this engine, until it is closed.
 pub(crate) fn register(engine: Arc<Shared>) -> io::Result<()> {
     let service = service()?;
+    if service.home.is_away() {
+        return Err(io::Error::other(
+            "this process was forked from one that has a communicator; fork before the first one is made",
+        ));
+    }
     let thread = std::thread::Builder::new().name("hcomm-service".into());
     service.register(engine, || thread.spawn(move || service.run()).map(drop))
 }
@@ -256,8 +268,12 @@ mod tests {
             .unwrap()
             .shared
             .clone();
-        let service =
-            Service { newcomers: Mutex::default(), alarm: Poller::new().unwrap(), rest: Rest::default() };
+        let service = Service {
+            home: Mark::new(),
+            newcomers: Mutex::default(),
+            alarm: Poller::new().unwrap(),
+            rest: Rest::default(),
+        };
         let held = Arc::strong_count(&engine);
         for _ in 0..3 {
             // As where a process may have no more threads.

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::call::{Op, Records, Request, wake};
+use super::call::{Op, Outcome, Records, Request, wake};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
 use super::keeper::Keeper;
@@ -29,8 +29,10 @@ use super::watch::Watch;
 use crate::buffer::arena::Arena;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
+use crate::error::Error;
 use crate::link::memory::Hub;
 use crate::runtime::clock::Clock;
+use crate::runtime::fork::Mark;
 use crate::runtime::park::Park;
 use crate::runtime::poller::Poller;
 use crate::runtime::spin::{Patience, SpinPolicy};
@@ -47,6 +49,8 @@ pub(crate) struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The process that this belongs to. In a child that was forked from it, nothing is driven, and calls fail.
+    pub(super) home: Mark,
     core: Turns<Core>,
     submissions: ArrayQueue<Arc<Op>>,
     cancelled: AtomicBool,
@@ -105,6 +109,7 @@ impl Engine {
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
         let arena = core.state.io.arena.clone();
         let shared = Arc::new(Shared {
+            home: Mark::new(),
             has_links: core.has_links() && keeper.is_woken_by_descriptors(),
             neighbours: core.neighbours.clone(),
             core: Turns::new(core),
@@ -154,6 +159,9 @@ impl Engine {
 
     /// Acts after what was called before, which may still wait for whoever drove then.
     pub(super) fn after_calls(&self, act: impl FnOnce(&mut Core)) {
+        if self.shared.home.is_away() {
+            return;
+        }
         self.shared.with_core(|core| {
             core.state.now = self.shared.clock.now();
             self.shared.begin_submitted(core);
@@ -170,6 +178,9 @@ impl Engine {
     /// Begins a call now: what can leave leaves, and it may be over already.
     pub(crate) fn submit(&self, mut request: Request) -> Submitted {
         let shared = &self.shared;
+        if shared.home.is_away() {
+            return Submitted::Flying(forked(request));
+        }
         let mut call = None;
         if let Some(turn) = shared.core.offer() {
             shared.take_turns(Some(turn), Some((&mut request, &mut call)));
@@ -189,6 +200,9 @@ impl Engine {
 
     /// Waits for the end of a call inside a future.
     pub(crate) fn poll(&self, op: &Arc<Op>, wait: &mut Wait, cx: &mut Context<'_>) -> Poll<()> {
+        if self.shared.home.is_away() {
+            end_forked(op);
+        }
         self.shared.poll(op, wait, cx)
     }
 
@@ -199,11 +213,17 @@ impl Engine {
 
     /// Waits for the end of a call on a thread that has no runtime, or blocks it.
     pub(crate) fn block_on(&self, op: &Arc<Op>) {
+        if self.shared.home.is_away() {
+            end_forked(op);
+        }
         self.shared.block_on(op);
     }
 
     /// The future of this call is gone; the call goes on.
     pub(crate) fn detach(&self, op: &Arc<Op>) {
+        if self.shared.home.is_away() {
+            return;
+        }
         self.shared.sleepers.leave(op);
         self.shared.interrupt_service();
     }
@@ -242,6 +262,9 @@ impl Drop for Engine {
     /// Says goodbye at once if nothing is in flight, since the process may end before any other thread runs. What can't
     /// be done without waiting is left to the service thread.
     fn drop(&mut self) {
+        if self.shared.home.is_away() {
+            return;
+        }
         self.shared.wind_down(false);
         self.shared.closing.store(true, Ordering::Release);
         self.shared.keeper.kick();
@@ -257,6 +280,24 @@ pub(crate) enum Submitted {
     Flying(Arc<Op>),
     /// It went well, and this is its memory.
     Over(Parts),
+}
+
+/// A call in a process that was forked from the engine's.
+#[cold]
+fn forked(request: Request) -> Arc<Op> {
+    let op = Arc::new(Op::default());
+    let error = Error::Forked { operation: request.desc.operation.into() };
+    op.finish(Outcome { result: Err(error), parts: Some(request.parts) });
+    op
+}
+
+/// A call that was in flight when this process was forked: here it ends, and there it goes on.
+#[cold]
+fn end_forked(op: &Op) {
+    if !op.is_done() {
+        let error = Error::Forked { operation: "an operation in flight".into() };
+        op.finish(Outcome { result: Err(error), parts: None });
+    }
 }
 
 thread_local! {
@@ -316,6 +357,9 @@ impl Shared {
         let mut at = None;
         let mut moved = false;
         let mut ready = false;
+        if self.home.is_away() {
+            return (false, None);
+        }
         let last = self.core.drive(first, |mut core| {
             self.watch.count();
             if let Some(hub) = &self.hub {

@@ -2,6 +2,7 @@
 //!
 //! - `allowance`: what limits of the system leave
 //! - `clock`: the time, real or simulated
+//! - `fork`: whether this process is another one by now
 //! - `poller`: the one set of descriptors, as one descriptor
 //! - `park`: sleeping on that descriptor inside a tokio runtime
 //! - `quiet`: asking a runtime for what it may not have
@@ -15,6 +16,7 @@ pub(crate) mod allowance;
 pub(crate) mod announcement;
 pub(crate) mod clock;
 pub(crate) mod congestion;
+pub(crate) mod fork;
 pub(crate) mod park;
 pub(crate) mod poller;
 mod quiet;
