@@ -1,11 +1,11 @@
-//! Every algorithm where it can be used, on the engine: worlds and counts that are no multiple of anything, on both links,
+//! Every algorithm where it can be used, on the engine: worlds and counts that are no multiple of anything, on all links,
 //! every element checked.
 
 mod common;
 
 use common::{LINKS, Link, world};
 use hcomm::path::{Algorithm, Collective};
-use hcomm::{Communicator, Rank, ReduceOp};
+use hcomm::{Buffer, Communicator, Rank, ReduceOp};
 
 /// What a rank hands in at an index.
 fn value(rank: usize, index: usize) -> u64 {
@@ -18,23 +18,34 @@ fn all_algorithms(comm: &mut Communicator, counts: &[usize], context: &str) {
     for algorithm in Algorithm::ALL.iter().copied() {
         for count in counts.iter().copied() {
             let context = format!("{context} {algorithm} count {count} rank {me}");
-            let mine = |count: usize| (0..count).map(|index| value(me, index)).collect::<Vec<_>>();
+            // In memory that others read, on some ranks, and not on others.
+            let memory = |comm: &Communicator, count: usize| match (me + count) % 2 {
+                0 => comm.alloc::<u64>(count),
+                _ => Buffer::zeroed(count),
+            };
+            let mine = |comm: &Communicator, count: usize| {
+                let mut buffer = memory(comm, count);
+                buffer.iter_mut().enumerate().for_each(|(index, element)| *element = value(me, index));
+                buffer
+            };
             if algorithm.supports(Collective::AllReduce) {
-                let got = comm.using(algorithm).all_reduce(mine(count), ReduceOp::Sum).wait().unwrap();
+                let all = mine(comm, count);
+                let got = comm.using(algorithm).all_reduce(all, ReduceOp::Sum).wait().unwrap();
                 assert!(
                     got.iter().enumerate().all(|(index, got)| *got == sum(index)),
                     "{context}: all_reduce"
                 );
             }
             if algorithm.supports(Collective::ReduceScatter) {
-                let all = mine(count * n);
+                let all = mine(comm, count * n);
                 let got = comm.using(algorithm).reduce_scatter(all, ReduceOp::Sum).wait().unwrap();
                 let right = (me * count..(me + 1) * count).all(|index| got[index] == sum(index));
                 assert!(right, "{context}: reduce_scatter");
             }
             if algorithm.supports(Collective::AllGather) {
-                let mut all = vec![0; count * n];
-                all[me * count..(me + 1) * count].copy_from_slice(&mine(count));
+                let own = mine(comm, count);
+                let mut all = memory(comm, count * n);
+                all[me * count..(me + 1) * count].copy_from_slice(&own);
                 let got = comm.using(algorithm).all_gather(all).wait().unwrap();
                 let right = (0..count * n).all(|index| got[index] == value(index / count, index % count));
                 assert!(right, "{context}: all_gather");
@@ -42,7 +53,8 @@ fn all_algorithms(comm: &mut Communicator, counts: &[usize], context: &str) {
             for root in [0, n / 2, n - 1] {
                 let root = Rank(root as u32);
                 if algorithm.supports(Collective::Broadcast { root }) {
-                    let got = comm.using(algorithm).broadcast(mine(count), root).wait().unwrap();
+                    let all = mine(comm, count);
+                    let got = comm.using(algorithm).broadcast(all, root).wait().unwrap();
                     let right = |(index, got): (usize, &u64)| *got == value(root.index(), index);
                     assert!(got.iter().enumerate().all(right), "{context}: broadcast from {root}");
                 }

@@ -1,4 +1,4 @@
-//! Worlds for tests: ranks as threads of this process, connected by memory or by TCP, under a watchdog.
+//! Worlds for tests: ranks as threads of this process, connected by memory, by memory as between processes, or by TCP, under a watchdog.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hcomm::{Communicator, Error, ReduceOp, Token};
+use hcomm::{Communicator, Error, ReduceOp, SharedMemory, Token};
 
 /// How the ranks of a world are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Memory,
+    Shm,
     Tcp,
 }
 
-pub const LINKS: [Link; 2] = [Link::Memory, Link::Tcp];
+pub const LINKS: [Link; 3] = [Link::Memory, Link::Shm, Link::Tcp];
 
 /// The deadline of operations that are expected to end: only a bug reaches it.
 pub const GENEROUS: Duration = Duration::from_secs(20);
@@ -33,13 +34,14 @@ pub fn meeting_place() -> PathBuf {
     std::env::temp_dir().join(format!("hcomm-test-{}-{number}", std::process::id()))
 }
 
-/// Joins a world of processes through a file.
-pub fn join(rank: usize, n: usize, place: &std::path::Path, token: &Token) -> Communicator {
+/// Joins a world through a file, as a process would.
+pub fn join(link: Link, rank: usize, n: usize, place: &std::path::Path, token: &Token) -> Communicator {
     Communicator::builder()
         .rank(rank as u32)
         .world(n as u32)
         .file(place)
         .token(token.clone())
+        .shared_memory(if link == Link::Tcp { SharedMemory::Never } else { SharedMemory::Require })
         .rendezvous_deadline(Duration::from_secs(30))
         .operation_deadline(GENEROUS)
         .connect_blocking()
@@ -57,7 +59,7 @@ pub fn connect(link: Link, n: usize) -> Vec<Communicator> {
     let threads: Vec<_> = (0..n)
         .map(|rank| {
             let (place, token) = (place.clone(), token.clone());
-            std::thread::spawn(move || join(rank, n, &place, &token))
+            std::thread::spawn(move || join(link, rank, n, &place, &token))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
