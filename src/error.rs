@@ -569,6 +569,7 @@ mod tests {
             address: "host".into(),
             sent_bytes: 1,
             received_bytes: 1,
+            pulled_bytes: 0,
             sent_frames: 1,
             received_frames: 1,
             retransmissions,

@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Random, WATCHDOG, assert_usable, class, connect, run_within, world};
+use common::{GENEROUS, LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, run_within, world};
 use futures_util::future::join_all;
 use hcomm::{Buffer, Communicator, Error, Operation, Rank};
 
@@ -434,6 +434,45 @@ fn ten_thousand_messages_in_flight() {
                 assert_eq!(comm.recv(me, tag, vec![0u32]).wait().unwrap(), [tag], "{link:?}");
             }
             own.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+/// Memory of one rank that another process reads, or both, or none, in any order.
+#[test]
+fn messages_come_from_and_into_any_memory() {
+    const TAGS: u32 = 6;
+    let counts = |tag: u32| [8200usize, 100_003, 1, 300_000, 8193, 40_000][tag as usize];
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            let other = Rank(1 - comm.rank().0);
+            for round in 0..4u32 {
+                let memory = |is_shared: bool, count: usize| {
+                    if is_shared { comm.alloc::<u64>(count) } else { Buffer::zeroed(count) }
+                };
+                let value = |rank: Rank, tag: u32, index: usize| {
+                    u64::from(rank.0) << 60 | u64::from(round) << 50 | u64::from(tag) << 40 | index as u64
+                };
+                let sends: Vec<_> = (0..TAGS)
+                    .map(|tag| {
+                        let mut message = memory((tag + round) % 2 == 0, counts(tag));
+                        let fill =
+                            |(index, element): (usize, &mut u64)| *element = value(comm.rank(), tag, index);
+                        message.iter_mut().enumerate().for_each(fill);
+                        comm.send(other, tag, message)
+                    })
+                    .collect();
+                for tag in (0..TAGS).rev() {
+                    let place = memory((tag / 2 + round) % 2 == 0, counts(tag));
+                    let got = comm.recv(other, tag, place).wait().unwrap();
+                    let right = |(index, got): (usize, &u64)| *got == value(other, tag, index);
+                    assert!(got.iter().enumerate().all(right), "{link:?} round {round} tag {tag}");
+                }
+                sends.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
+            }
+            let pulled: u64 = comm.links().iter().map(|link| link.pulled_bytes).sum();
+            assert_eq!(pulled > 1 << 20, link == Link::Shm, "{pulled} bytes");
             assert_usable(&mut comm);
         });
     }

@@ -215,8 +215,19 @@ fn copies_of_slices_and_descriptors_are_shown() {
         let step = Arc::new(Barrier::new(3));
         world(link, 3, move |mut comm| {
             let used = comm.resources();
-            let sockets = if link == common::Link::Tcp { 4 } else { 0 };
-            assert_eq!((used.descriptors, used.threads, used.staged), (sockets + 2, 1, 0), "{link:?}");
+            let (descriptors, lanes) = match link {
+                common::Link::Memory => (0, 0),
+                common::Link::Shm => (2 * 3, 2 * ((4 << 10) + (256 << 10) + (2 << 20))),
+                common::Link::Tcp => (2 * 2, 0),
+            };
+            assert_eq!((used.descriptors, used.threads, used.staged), (descriptors + 2, 1, 0), "{link:?}");
+            assert_eq!((used.lanes, used.shared), (lanes, 0), "{link:?}");
+            let buffer = comm.alloc::<u8>(3 << 20);
+            let used = comm.resources();
+            let segments = usize::from(link == common::Link::Shm);
+            assert_eq!(used.descriptors, descriptors + 2 + segments, "{link:?}");
+            assert_eq!(used.shared >= 3 << 20, segments == 1, "{link:?} {used:?}");
+            drop(buffer);
             let mut slice = vec![1u8; 3 << 20];
             if comm.rank() == Rank(0) {
                 let sum = comm.all_reduce(&mut slice, ReduceOp::Sum);

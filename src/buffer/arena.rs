@@ -64,6 +64,11 @@ impl Arena {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many segments there are: each has a descriptor.
+    pub(crate) fn segments_made(&self) -> usize {
+        self.segments().len()
+    }
+
     /// Bytes of all segments, and of those in huge pages.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let segments = self.segments();

@@ -57,7 +57,7 @@ impl<T: Element> Buffer<T> {
     /// `len` elements in memory that other processes read where it lies.
     pub(crate) fn in_lot(lot: Lot, len: usize) -> Self {
         assert!(len * size_of::<T>() <= lot.raw().len(), "a lot is as large as its buffer");
-        Buffer { memory: Memory::Shared(lot), len, element: PhantomData }
+        Buffer { memory: Memory::Shared(Box::new(lot)), len, element: PhantomData }
     }
 
     pub(crate) fn into_parts(self) -> Parts {
@@ -217,7 +217,7 @@ impl<'a, T: Element> IntoIterator for &'a Buffer<T> {
 pub(crate) enum Memory {
     Heap(Allocation),
     /// Other processes read it where it lies.
-    Shared(Lot),
+    Shared(Box<Lot>),
 }
 
 /// An allocation of this process's own.

@@ -34,7 +34,11 @@ pub struct Resources {
     pub shared: usize,
     /// Of these, in huge pages.
     pub shared_huge: usize,
-    /// File descriptors: two per peer that is reached by TCP, and two of the poll set.
+    /// What this process writes for others of its host to read: frames on their way. Up to a quarter of the limit, beside it, and
+    /// 516 KiB at least for each that it shares memory with.
+    pub lanes: usize,
+    /// File descriptors: two per peer that is reached by TCP, three where memory is shared, one per segment of `shared`, and
+    /// two of the poll set.
     pub descriptors: usize,
     /// Threads: the service thread, one per process for all its ranks.
     pub threads: usize,
@@ -58,6 +62,7 @@ impl Communicator {
         let (pooled, staged) = pool.kept_and_staged();
         let (in_use, in_use_max) = pool.usage();
         let (shared, shared_huge) = self.engine.arena().map_or((0, 0), |arena| arena.bytes());
+        let segments = self.engine.arena().map_or(0, |arena| arena.segments_made());
         Resources {
             limit: pool.memory_limit(),
             working: usage.working,
@@ -69,7 +74,8 @@ impl Communicator {
             queued: usage.queued,
             shared,
             shared_huge,
-            descriptors: usage.descriptors,
+            lanes: usage.lanes,
+            descriptors: usage.descriptors + segments,
             threads: 1,
             operations: usage.operations,
             delayed: usage.delayed,

@@ -120,6 +120,58 @@ pub(crate) enum PeerLink {
     Sim(Arc<sim::Fabric>),
 }
 
+/// The links to all other ranks, as they are made.
+#[derive(Default)]
+struct Wires {
+    kinds: Vec<LinkKind>,
+    links: Vec<Option<Pair>>,
+    neighbours: Neighbours,
+    reaches: Vec<(usize, shm::Reach)>,
+    #[cfg(feature = "testing")]
+    fabric: Option<Arc<sim::Fabric>>,
+}
+
+impl Wires {
+    fn new(me: usize, peers: Vec<PeerLink>, poller: &Poller) -> std::io::Result<Self> {
+        let mut wires = Wires::default();
+        for (index, peer) in peers.into_iter().enumerate() {
+            let (kind, pair) = wires.link(me, index, peer);
+            if let Some(pair) = &pair {
+                pair.watch(index, poller)?;
+            }
+            wires.kinds.push(kind);
+            wires.links.push(pair);
+        }
+        Ok(wires)
+    }
+
+    #[cfg_attr(not(feature = "testing"), expect(unused_variables, reason = "a simulated link has two ends"))]
+    fn link(&mut self, me: usize, index: usize, peer: PeerLink) -> (LinkKind, Option<Pair>) {
+        match peer {
+            PeerLink::Myself => (LinkKind::Myself, None),
+            PeerLink::Memory => (LinkKind::Memory, None),
+            PeerLink::Tcp { fast, bulk } => {
+                let conn = |socket, class| Conn::Tcp(tcp::Conn::new(socket, class));
+                let pair = Pair::new(conn(fast, Class::Fast), conn(bulk, Class::Bulk));
+                (LinkKind::Tcp, Some(pair))
+            }
+            PeerLink::Shm(ends) => {
+                let ([fast, bulk], bell, reach) = shm::Conn::pair(ends, &mut self.neighbours.naps);
+                self.reaches.push((index, reach));
+                self.neighbours.add(index, bell);
+                (LinkKind::SharedMemory, Some(Pair::new(Conn::Shm(fast), Conn::Shm(bulk))))
+            }
+            #[cfg(feature = "testing")]
+            PeerLink::Sim(of) => {
+                let conn = |class| Conn::Sim(sim::Conn::new(of.clone(), me, index, class));
+                let pair = Pair::new(conn(Class::Fast), conn(Class::Bulk));
+                self.fabric = Some(of);
+                (LinkKind::Tcp, Some(pair))
+            }
+        }
+    }
+}
+
 impl Core {
     pub(crate) fn new(
         me: usize,
@@ -130,42 +182,9 @@ impl Core {
         poller: Poller,
         now: Instant,
     ) -> std::io::Result<Self> {
-        let mut vias = Vec::new();
-        let mut links = Vec::new();
-        let mut kinds = Vec::new();
-        let (mut neighbours, mut reaches) = (Neighbours::default(), Vec::new());
-        #[cfg(feature = "testing")]
-        let mut fabric = None;
-        for (index, peer) in peers.into_iter().enumerate() {
-            let (kind, pair) = match peer {
-                PeerLink::Myself => (LinkKind::Myself, None),
-                PeerLink::Memory => (LinkKind::Memory, None),
-                PeerLink::Tcp { fast, bulk } => {
-                    let conn = |socket, class| Conn::Tcp(tcp::Conn::new(socket, class));
-                    let pair = Pair::new(conn(fast, Class::Fast), conn(bulk, Class::Bulk));
-                    (LinkKind::Tcp, Some(pair))
-                }
-                PeerLink::Shm(ends) => {
-                    let ([fast, bulk], bell, reach) = shm::Conn::pair(ends, &mut neighbours.naps);
-                    reaches.push((index, reach));
-                    neighbours.add(index, bell);
-                    (LinkKind::SharedMemory, Some(Pair::new(Conn::Shm(fast), Conn::Shm(bulk))))
-                }
-                #[cfg(feature = "testing")]
-                PeerLink::Sim(of) => {
-                    let conn = |class| Conn::Sim(sim::Conn::new(of.clone(), me, index, class));
-                    let pair = Pair::new(conn(Class::Fast), conn(Class::Bulk));
-                    fabric = Some(of);
-                    (LinkKind::Tcp, Some(pair))
-                }
-            };
-            if let Some(pair) = &pair {
-                pair.watch(index, &poller)?;
-            }
-            vias.push(via(kind));
-            kinds.push(kind);
-            links.push(pair);
-        }
+        let wires = Wires::new(me, peers, &poller)?;
+        let Wires { kinds, links, neighbours, reaches, .. } = wires;
+        let vias = kinds.iter().map(|kind| via(*kind)).collect();
         let mut io = Io::new(me, vias, pool, hub.clone());
         io.add_reaches(reaches);
         let state = State::new(io, labels, now);
@@ -183,7 +202,7 @@ impl Core {
             neighbours: Arc::new(neighbours),
             writable: false,
             #[cfg(feature = "testing")]
-            fabric,
+            fabric: wires.fabric,
             quiet: 0,
             asks: false,
             asked_at: now,

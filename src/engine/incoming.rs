@@ -8,7 +8,7 @@ use super::matching::{Content, Unexpected};
 use super::point::OFFERS_MAX;
 use super::state::{Flight, State};
 use crate::buffer::raw::Raw;
-use crate::link::frame::{EAGER, Header, Kind};
+use crate::link::frame::{EAGER, Header, Kind, POINT};
 use crate::link::memory::{Lease, Message};
 use crate::link::{Handler, RunKey, Sink};
 
@@ -201,6 +201,9 @@ impl State {
             return Ok(());
         }
         match header.kind {
+            Kind::Lend | Kind::Taken if header.flags & POINT != 0 => {
+                self.lend_message(index, from, header, bytes)
+            }
             Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
                 self.collective(index, from, header, bytes)
             }
@@ -234,6 +237,7 @@ impl State {
     fn is_past_use(&self, index: usize, header: &Header) -> bool {
         let Some(channel) = &self.channels[index] else { return false };
         let late = match header.kind {
+            Kind::Lend | Kind::Taken if header.flags & POINT != 0 => false,
             Kind::Eager | Kind::Offer => true,
             Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
                 header.number >= channel.called
@@ -341,6 +345,31 @@ impl State {
             (Flight::Exchange(_), Kind::Lend | Kind::Taken) => Err("lends what is sent".into()),
             _ => Ok(()),
         }
+    }
+
+    /// A message between two ranks is lent, or was read.
+    fn lend_message(
+        &mut self,
+        index: usize,
+        from: usize,
+        header: &Header,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
+        let Some(channel) = &self.channels[index] else { return Ok(()) };
+        let matching = &channel.matching[from];
+        let side = if header.kind == Kind::Lend { &matching.receives } else { &matching.sends };
+        let key = side.get(&header.number).copied();
+        if let Some(key) = key
+            && let Some((Flight::Point(point), io)) = self.flight_and_io(key)
+        {
+            match header.kind {
+                Kind::Lend => point.borrow(header, &bytes, io)?,
+                _ => point.taken(io)?,
+            }
+            self.touch(key);
+        }
+        self.io.recycle(bytes);
+        Ok(())
     }
 
     fn accepted(&mut self, index: usize, from: usize, header: &Header) -> Result<(), String> {

@@ -148,6 +148,16 @@ impl Io {
         self.peers[peer].reach.as_deref_mut()
     }
 
+    /// Descriptors that peers which share memory take beyond two each.
+    pub(crate) fn bells(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.reach.is_some()).count()
+    }
+
+    /// Bytes that this process writes for others to read, but for buffers.
+    pub(crate) fn lane_bytes(&self) -> usize {
+        self.peers.iter().flat_map(|peer| &peer.reach).map(|reach| reach.lane_bytes).sum()
+    }
+
     /// Where memory of an operation lies for other processes.
     pub(crate) fn place_of(&self, parts: &Parts) -> Option<Place> {
         parts.place(self.arena.as_ref()?)

@@ -199,6 +199,7 @@ impl Core {
             address: known.label.clone(),
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,
+            pulled_bytes: self.state.io.peers[peer].pulled,
             sent_frames: traffic.sent_frames,
             received_frames: traffic.received_frames,
             retransmissions,

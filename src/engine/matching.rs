@@ -214,7 +214,7 @@ impl State {
         let channel = head.channel;
         let Some(of) = self.channels[channel].as_mut() else { return };
         let number = of.matching[to].number();
-        let side = Side::Send { number, queued: 0, done: 0, accepted: false, lease: None };
+        let side = Side::Send { number, queued: 0, done: 0, accepted: false, lease: None, lends: None };
         let mut point = Point::new(head, to, tag, parts, side);
         if self.io.via(world) == Via::Myself {
             let (digest, bytes) = (point.head.digest, point.raw().len());
@@ -239,7 +239,7 @@ impl State {
         let key = head.key;
         let tag = head.desc.tag_word();
         let channel = head.channel;
-        let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None };
+        let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None, lent: None };
         self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].unexpected.pop(tag) {

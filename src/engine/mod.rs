@@ -2,7 +2,8 @@
 //!
 //! - `shared`: the engine as callers, runtimes and the service thread share it: driving, sleeping, waking;
 //!   [`wait`]: how a call is waited for; the protocols of that: [`turns`]: who drives, [`sleepers`]: who is woken, [`watch`]: what the service thread sees
-//! - `service`: the one thread per process that keeps deadlines and drives when nobody else does
+//! - `forked`: a child of the process
+//! - [`served`], `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
 //! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`due`]: what falls
@@ -10,6 +11,7 @@
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
 //! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`], [`swap`], [`near`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
+//! - `borrowed`: memory of other processes
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
@@ -19,6 +21,7 @@
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
 
+mod borrowed;
 pub(crate) mod call;
 pub(crate) mod channel;
 mod circle;
@@ -31,6 +34,7 @@ mod doubtful;
 mod due;
 mod exchange;
 pub(crate) mod family;
+mod forked;
 mod head;
 mod history;
 mod incoming;
@@ -55,6 +59,7 @@ mod rebuild;
 mod reports;
 pub(crate) mod room;
 mod run;
+mod served;
 mod service;
 mod settle;
 pub(crate) mod shared;

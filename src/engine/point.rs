@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
+use super::borrowed::Borrowed;
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::matching::{Content, Known, Unexpected};
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
-use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
+use crate::link::frame::{EAGER, Header, Kind, Lent, Outgoing, PAYLOAD_MAX, POINT};
 use crate::link::memory::Lease;
+use crate::link::shm::Grant;
 use crate::link::{Class, Sink};
 
 /// In-process copies are made in pieces of this size, so that others get their turn.
@@ -37,8 +39,23 @@ pub(crate) struct Point {
 
 #[derive(Debug)]
 pub(crate) enum Side {
-    Send { number: u64, queued: usize, done: usize, accepted: bool, lease: Option<Arc<Lease>> },
-    Receive { matched: Option<u64>, arrived: usize, reading: bool, lease: Option<Arc<Lease>> },
+    Send {
+        number: u64,
+        queued: usize,
+        done: usize,
+        accepted: bool,
+        lease: Option<Arc<Lease>>,
+        /// By what a process that shares memory reads it.
+        lends: Option<Grant>,
+    },
+    Receive {
+        matched: Option<u64>,
+        arrived: usize,
+        reading: bool,
+        lease: Option<Arc<Lease>>,
+        /// Where it lies in the sender's memory.
+        lent: Option<Borrowed>,
+    },
 }
 
 impl Point {
@@ -125,12 +142,23 @@ impl Point {
         let Side::Send { number, .. } = self.side else { return self.advance_receive(io) };
         let header = self.header(Kind::Body, number);
         let key = self.head.key;
-        let Side::Send { queued, done, accepted, lease, .. } = &mut self.side else { return false };
+        let Side::Send { queued, done, accepted, lease, lends, .. } = &mut self.side else { return false };
         if let Some(lease) = lease {
             return lease.taken(0) == Some(raw.len());
         }
         if !*accepted {
             return false;
+        }
+        if *queued == 0
+            && raw.len() > 0
+            && let Some(place) = io.place_of(&self.parts)
+            && let Some(grant) = io.lend_to(world, &place.segment)
+        {
+            (*lends, *queued) = (Some(grant), raw.len());
+            let mut header = Header { kind: Kind::Lend, flags: POINT, ..header };
+            header.offset = raw.len() as u64;
+            let lent = Lent::new(place.segment.number, place.offset, grant);
+            io.control(world, Outgoing::with_body(header, lent.encode().to_vec()));
         }
         // A small one that was beyond the budget travels as small ones do, where its receiver looks without being woken.
         let class = if raw.len() <= EAGER_MAX { Class::Fast } else { Class::Bulk };
@@ -146,6 +174,9 @@ impl Point {
 
     fn advance_receive(&mut self, io: &mut Io) -> bool {
         let (raw, world) = (self.raw(), self.world());
+        if matches!(self.side, Side::Receive { lent: Some(_), .. }) {
+            return self.advance_borrowed(io);
+        }
         let Side::Receive { matched, arrived, lease, .. } = &mut self.side else { return false };
         if let Some(lease) = lease {
             let end = (*arrived + SLICE).min(raw.len());
@@ -159,6 +190,52 @@ impl Point {
             io.publish(world);
         }
         matched.is_some() && *arrived == raw.len()
+    }
+
+    /// Copies a message from where its sender lends it.
+    fn advance_borrowed(&mut self, io: &mut Io) -> bool {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Receive { matched: Some(number), arrived, lent: Some(lent), .. } = &mut self.side else {
+            return false;
+        };
+        let number = *number;
+        let Some(src) = lent.here(world, raw.len(), io) else { return false };
+        let end = (*arrived + SLICE).min(raw.len());
+        raw.sub(*arrived..end).claim_and_copy_from(src.sub(*arrived..end));
+        if !io.stands(world, lent.grant()) {
+            return false;
+        }
+        *arrived = end;
+        io.unfinished |= end < raw.len();
+        if end == raw.len() {
+            io.pulled(world, end);
+            let taken = Header { flags: POINT, ..self.header(Kind::Taken, number) };
+            io.control(world, Outgoing::control(taken));
+        }
+        end == raw.len()
+    }
+
+    /// The sender lets this rank read the message in its memory.
+    pub(crate) fn borrow(&mut self, header: &Header, bytes: &[u8], io: &mut Io) -> Result<(), String> {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Receive { arrived: 0, reading: false, lent: lent @ None, .. } = &mut self.side else {
+            return Err("lends a message that is sent, or lent".into());
+        };
+        if header.offset != raw.len() as u64 {
+            return Err(format!("lends {} of {} bytes", header.offset, raw.len()));
+        }
+        *lent = Some(Borrowed::new(bytes, world, raw.len(), io)?);
+        Ok(())
+    }
+
+    /// The receiver has read what is lent.
+    pub(crate) fn taken(&mut self, io: &mut Io) -> Result<(), String> {
+        let (raw, world) = (self.raw(), self.world());
+        let Side::Send { done, lends, .. } = &mut self.side else { return Err("has read a receive".into()) };
+        let grant = lends.take().ok_or("has read a message that is not lent")?;
+        io.take_back(world, grant);
+        *done = raw.len();
+        Ok(())
     }
 
     /// The message for this receive is found. `Err` is what is wrong with it.
@@ -213,7 +290,7 @@ impl Point {
         let Side::Receive { arrived, reading, .. } = self.side else {
             return Err("payload for a send".into());
         };
-        if reading {
+        if reading || self.is_borrowed() {
             return Err("a message on both connections at once".into());
         }
         let end = (header.offset as usize).checked_add(header.length as usize);
@@ -223,6 +300,10 @@ impl Point {
             *reading = true;
         }
         Ok(Sink::Direct(self.raw().sub(arrived..end), self.head.key))
+    }
+
+    fn is_borrowed(&self) -> bool {
+        matches!(self.side, Side::Receive { lent: Some(_), .. })
     }
 
     pub(crate) fn arrived(&mut self, bytes: usize) {
@@ -242,6 +323,11 @@ impl Point {
     /// Ends it: gives back its buffer unless somebody still reads it.
     pub(crate) fn end(&mut self, complete: bool, io: &mut Io) -> Option<Parts> {
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
+        if let Side::Send { lends, .. } = &mut self.side
+            && let Some(grant) = lends.take()
+        {
+            io.take_back(self.world(), grant);
+        }
         if let Side::Send { lease, .. } = &mut self.side
             && let Some(lease) = lease.take()
         {

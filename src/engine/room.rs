@@ -69,6 +69,8 @@ pub(crate) struct Usage {
     pub kept: usize,
     pub queued: usize,
     pub descriptors: usize,
+    /// Bytes of the memory that other processes read frames from.
+    pub lanes: usize,
     pub operations: usize,
     pub delayed: usize,
 }
@@ -208,7 +210,9 @@ impl State {
             working: self.room.used.bytes,
             kept: kept + self.orphan_bytes(),
             queued: self.io.queued_bytes(),
-            descriptors: 2 * self.io.peers.iter().filter(|peer| peer.via == Via::Stream).count(),
+            descriptors: 2 * self.io.peers.iter().filter(|peer| peer.via == Via::Stream).count()
+                + self.io.bells(),
+            lanes: self.io.lane_bytes(),
             operations: self.live,
             delayed: self.room.delayed,
         }

@@ -15,9 +15,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::call::{Op, Outcome, Records, Request, wake};
+use super::call::{Op, Records, Request, wake};
 use super::channel::Channel;
 use super::core::{Core, PeerLink};
+use super::forked::{end_forked, forked};
 use super::keeper::Keeper;
 use super::log::Log;
 use super::neighbours::Neighbours;
@@ -29,7 +30,6 @@ use super::watch::Watch;
 use crate::buffer::arena::Arena;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
-use crate::error::Error;
 use crate::link::memory::Hub;
 use crate::runtime::clock::Clock;
 use crate::runtime::fork::Mark;
@@ -51,16 +51,16 @@ pub(crate) struct Engine {
 pub(crate) struct Shared {
     /// The process that this belongs to. In a child that was forked from it, nothing is driven, and calls fail.
     pub(super) home: Mark,
-    core: Turns<Core>,
-    submissions: ArrayQueue<Arc<Op>>,
+    pub(super) core: Turns<Core>,
+    pub(super) submissions: ArrayQueue<Arc<Op>>,
     cancelled: AtomicBool,
     /// Somebody is about to sleep: the next turn asks the poll set, whatever is quiet.
     pub(super) ask_poll_set: AtomicBool,
     /// The last hint that a turn has seen.
     pub(super) seen: AtomicUsize,
     /// The last turn could have gone on.
-    unfinished: AtomicBool,
-    watch: Watch,
+    pub(super) unfinished: AtomicBool,
+    pub(super) watch: Watch,
     pub(super) sleepers: Sleepers,
     pub poller: Poller,
     pub(super) park: Park,
@@ -76,8 +76,8 @@ pub(crate) struct Shared {
     pub(super) keeper: Keeper,
     pub(super) patience: Patience,
     records: Records,
-    closing: AtomicBool,
-    said_bye: AtomicBool,
+    pub(super) closing: AtomicBool,
+    pub(super) said_bye: AtomicBool,
     log: Log,
 }
 
@@ -282,24 +282,6 @@ pub(crate) enum Submitted {
     Over(Parts),
 }
 
-/// A call in a process that was forked from the engine's.
-#[cold]
-fn forked(request: Request) -> Arc<Op> {
-    let op = Arc::new(Op::default());
-    let error = Error::Forked { operation: request.desc.operation.into() };
-    op.finish(Outcome { result: Err(error), parts: Some(request.parts) });
-    op
-}
-
-/// A call that was in flight when this process was forked: here it ends, and there it goes on.
-#[cold]
-fn end_forked(op: &Op) {
-    if !op.is_done() {
-        let error = Error::Forked { operation: "an operation in flight".into() };
-        op.finish(Outcome { result: Err(error), parts: None });
-    }
-}
-
 thread_local! {
     pub(super) static THREAD: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
@@ -446,7 +428,7 @@ impl Shared {
         op
     }
 
-    fn note_unfinished(&self, core: &Core) {
+    pub(super) fn note_unfinished(&self, core: &Core) {
         let unfinished = core.state.has_unfinished();
         if unfinished != self.unfinished.load(Ordering::Relaxed) {
             self.unfinished.store(unfinished, Ordering::Release);
@@ -454,7 +436,7 @@ impl Shared {
     }
 
     /// Wakers and whoever sleeps for what was published are called without the lock.
-    fn unlock_and_wake(&self, mut core: Turn<'_, Core>) {
+    pub(super) fn unlock_and_wake(&self, mut core: Turn<'_, Core>) {
         /// More than this many at once allocate.
         const INLINE: usize = 8;
         if core.state.woken.len() <= 1 && core.state.io.published.len() <= 1 && core.failed.is_empty() {
@@ -526,89 +508,6 @@ impl Shared {
     pub(super) fn bell(self: &Arc<Self>) -> Waker {
         Waker::from(Arc::new(Bell(Arc::downgrade(self))))
     }
-
-    // --- for the service thread
-
-    /// Whether something has come that nobody has collected.
-    pub(crate) fn is_called(&self) -> bool {
-        self.keeper.is_called(&self.poller)
-    }
-
-    pub(crate) fn watch(&self) -> &Watch {
-        &self.watch
-    }
-
-    /// Looks after deadlines and takes a turn, if nobody else is at it. `None`: somebody is; else when something
-    /// falls due next.
-    pub(crate) fn serve(&self, now: Instant, mut drive: bool) -> Option<Option<Instant>> {
-        let mut due = None;
-        let mut asked = false;
-        let last = self.core.drive(self.core.offer(), |mut core| {
-            if std::mem::replace(&mut asked, true) {
-                // A further turn is one that a user asked for, and need not take himself.
-                core.state.polled_at = core.state.polled_at.max(now);
-                drive = true;
-            }
-            if drive {
-                core.state.now = now;
-                core.collect();
-                self.begin_submitted(&mut core);
-            }
-            due = core.tick(now);
-            if core.is_ready() {
-                due = Some(now);
-            }
-            self.note_unfinished(&core);
-            self.unlock_and_wake(core);
-        });
-        last.then_some(due)
-    }
-
-    /// Whether calls or messages wait that nobody has looked at.
-    pub(crate) fn has_calls(&self) -> bool {
-        self.unfinished.load(Ordering::Acquire)
-            || !self.submissions.is_empty()
-            || self.hub.as_ref().is_some_and(|hub| !hub.inbox_is_empty(self.me))
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
-    }
-
-    /// Ends the engine in order: first what is in flight, then goodbye, then silence. Says whether it is over.
-    pub(crate) fn wind_down(&self, give_up: bool) -> bool {
-        let mut core = self.core.wait();
-        core.state.now = self.clock.now();
-        self.begin_submitted(&mut core);
-        core.state.tick();
-        core.turn(true);
-        if (core.state.live == 0 || give_up) && !self.said_bye.swap(true, Ordering::AcqRel) {
-            core.say_bye();
-        }
-        let said_bye = self.said_bye();
-        if said_bye && !core.has_outgoing() {
-            core.shut_writing();
-        }
-        let over = said_bye && (give_up || !core.has_outgoing() && core.all_left());
-        let me = self.me;
-        self.unlock_and_wake(core);
-        if over && let Some(hub) = &self.hub {
-            hub.detach(me);
-        }
-        over
-    }
-
-    pub(crate) fn said_bye(&self) -> bool {
-        self.said_bye.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn delivered(&self) -> u64 {
-        self.core.wait().delivered()
-    }
-
-    /// How long peers are waited for after goodbye, which they answer once all that was sent to them has come, while none
-    /// of that gets on: as long as a connection is given.
-    pub(crate) const LINGER: Duration = Duration::from_secs(20);
 }
 
 /// How ranks of this process call: without keeping what they call alive.

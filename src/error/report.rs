@@ -150,6 +150,10 @@ pub struct LinkReport {
     pub sent_bytes: u64,
     /// Bytes taken from the system, headers included.
     pub received_bytes: u64,
+    /// Bytes that were read in the other rank's memory, where they lie, and so were not received: of buffers of
+    /// [`Communicator::alloc`](crate::Communicator::alloc) in another process.
+    #[serde(default)]
+    pub pulled_bytes: u64,
     /// Frames that have left.
     pub sent_frames: u64,
     /// Frames that have begun to arrive.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::buffer::raw::Raw;
 
 use super::RunKey;
+use super::shm::Grant;
 
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
@@ -95,7 +96,7 @@ impl Kind {
 pub(crate) const EAGER: u16 = 1;
 /// The frame asks for the receiver's own call or status.
 pub(crate) const ASK: u16 = 2;
-/// The frame's number is a message's between two ranks, counted by the receiver of the frame.
+/// The frame's number is a message's between two ranks.
 pub(crate) const POINT: u16 = 4;
 /// That message is one that the frame's receiver sends.
 pub(crate) const TO_SENDER: u16 = 8;
@@ -216,6 +217,7 @@ impl Header {
             Kind::Eager => (EAGER, EAGER),
             Kind::Status | Kind::Mismatch => (0, ASK),
             Kind::Abort => (0, POINT | TO_SENDER),
+            Kind::Lend | Kind::Taken => (0, POINT),
             Kind::Close => (0, PANICKED),
             Kind::Hold => (0, HELD),
             _ => (0, 0),
@@ -249,6 +251,10 @@ pub(crate) struct Lent {
 const LENT_BYTES: usize = 24;
 
 impl Lent {
+    pub(crate) fn new(segment: u32, offset: usize, grant: Grant) -> Lent {
+        Lent { segment, slot: grant.slot, offset: offset as u64, number: grant.number }
+    }
+
     pub(crate) fn encode(self) -> [u8; LENT_BYTES] {
         let mut out = [0; LENT_BYTES];
         out[0..4].copy_from_slice(&self.segment.to_le_bytes());

@@ -34,6 +34,27 @@ fn measured(link: &str) {
 }
 
 #[test]
+fn every_operation_over_shared_memory() {
+    measured("shm");
+}
+
+/// What there is to be seen of a link is what it is, and not what was asked for.
+#[test]
+fn the_link_is_shown() {
+    for (link, shown) in
+        [("auto", "shared memory"), ("shm", "shared memory"), ("tcp", "TCP"), ("memory", "memory")]
+    {
+        let text = prints(&["bench", "all_reduce", "-e", "8", "--iters", "7", "--link", link]);
+        assert!(text.contains(&format!(" 2 ranks, link {shown}, ")), "{text}");
+    }
+    for buffer in ["vec", "slice"] {
+        let sizes = ["-b", "8", "-e", "1M", "-f", "64", "--iters", "7"];
+        let text = prints(&[&["bench", "all_reduce", "--buffer", buffer][..], &sizes].concat());
+        assert!(text.contains("# 0 wrong"), "{text}");
+    }
+}
+
+#[test]
 fn every_operation_over_memory() {
     measured("memory");
 }
@@ -95,7 +116,7 @@ fn a_prepared_handle() {
 #[test]
 fn under_a_launcher() {
     let text = prints(&["run", "-n", "2", "--", HCOMM, "bench", "all_reduce", "-e", "64", "--iters", "7"]);
-    assert!(text.contains("[0] # hcomm ") && text.contains(" 2 ranks, link tcp"), "{text}");
+    assert!(text.contains("[0] # hcomm ") && text.contains(" 2 ranks, link shared memory"), "{text}");
     assert!(!text.contains("[1] "), "{text}");
     let output = hcomm(&["run", "-n", "2", "--", HCOMM, "bench", "all_reduce", "-n", "3"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");

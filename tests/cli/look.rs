@@ -57,10 +57,14 @@ fn without_an_algorithm_the_chosen_one_is_drawn() {
 #[test]
 fn the_chosen_one_is_that_of_ranks_on_this_machine() {
     let processors = std::thread::available_parallelism().unwrap().get();
-    let expected = |ranks| if ranks > processors { "flat-tree" } else { "mesh-one-shot" };
     for ranks in [3, 8] {
-        let text = prints(&["plan", "all_reduce", "-n", &ranks.to_string(), "--count", "2"]);
-        assert!(text.starts_with(&format!("all_reduce by {} on", expected(ranks))), "{text}");
+        let expected = if ranks > processors { "flat-tree" } else { "mesh-one-shot" };
+        let ranks = ranks.to_string();
+        let shared = prints(&["plan", "all_reduce", "-n", &ranks, "--count", "2"]);
+        assert!(shared.starts_with("all_reduce by mesh-one-shot on"), "{shared}");
+        assert!(shared.contains(", through shared memory\n"), "{shared}");
+        let text = prints(&["plan", "all_reduce", "-n", &ranks, "--link", "tcp", "--count", "2"]);
+        assert!(text.starts_with(&format!("all_reduce by {expected} on")), "{text}");
         let facts = format!("\nchosen for {ranks} ranks on one host with {processors} processor");
         assert!(text.contains(&facts) && text.contains(", over TCP\n"), "{text}");
     }
@@ -69,8 +73,8 @@ fn the_chosen_one_is_that_of_ranks_on_this_machine() {
         let all = sched_getaffinity(None).unwrap();
         one.set((0..CpuSet::MAX_CPU).find(|processor| all.is_set(*processor)).unwrap());
         sched_setaffinity(None, &one).unwrap();
-        let planned = prints(&["plan", "all_reduce", "-n", "3", "--count", "2"]);
-        let run = prints(&["bench", "all_reduce", "-n", "3", "-e", "8", "--iters", "7"]);
+        let planned = prints(&["plan", "all_reduce", "-n", "3", "--link", "tcp", "--count", "2"]);
+        let run = prints(&["bench", "all_reduce", "-n", "3", "--link", "tcp", "-e", "8", "--iters", "7"]);
         (planned, run)
     });
     let (planned, run) = crowded.join().unwrap();

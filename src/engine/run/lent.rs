@@ -4,31 +4,24 @@
 //! reduces straight from there, and says when he has read as much. Only then he is told of more: so one frame per message, at
 //! most, can be on its way to a receiver that has not called.
 
+use super::super::borrowed::Borrowed;
 use super::super::io::Io;
 use super::super::program::{From, Program};
 use super::{Run, SLICE, StepState};
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Lent, Outgoing};
-use crate::link::shm::{Found, Grant};
+use crate::link::shm::Grant;
 
 /// Less than this is copied: that takes one frame, and lending three.
 const LEND_MIN: usize = 16 << 10;
 
-/// What another process lends.
+/// A message that another process lends.
 #[derive(Debug)]
-pub(super) struct Borrowed {
-    place: Lent,
-    /// Where it is here, once its segment has come.
-    raw: Option<Raw>,
+pub(super) struct Message {
+    borrowed: Borrowed,
     pub readable: usize,
     /// As far as its lender was told that it is read.
     told: usize,
-}
-
-impl Borrowed {
-    fn grant(&self) -> Grant {
-        Grant { slot: self.place.slot, number: self.place.number }
-    }
 }
 
 impl Run {
@@ -63,9 +56,7 @@ impl Run {
         header.digest = self.head.digest;
         header.offset = limit as u64;
         let frame = if queued == 0 {
-            let Grant { slot, number } = grant;
-            let offset = (place.offset + start) as u64;
-            let lent = Lent { segment: place.segment.number, slot, offset, number };
+            let lent = Lent::new(place.segment.number, place.offset + start, grant);
             Outgoing::with_body(header, lent.encode().to_vec())
         } else {
             Outgoing::control(header)
@@ -134,11 +125,8 @@ impl Run {
                 && !state.reading
                 && !state.via_memory =>
             {
-                let place = Lent::decode(bytes).ok_or("lends without saying what")?;
-                let mut lent = Borrowed { place, raw: None, readable: upto, told: 0 };
-                let peer = self.head.members[from] as usize;
-                lent.raw = find(&lent, peer, len, io)?;
-                state.lent = Some(lent);
+                let borrowed = Borrowed::new(bytes, self.head.members[from] as usize, len, io)?;
+                state.lent = Some(Message { borrowed, readable: upto, told: 0 });
             }
             _ => return Err("lends what is sent, lent further, or not read yet".into()),
         }
@@ -150,21 +138,12 @@ impl Run {
         let from = program.inputs[input].from;
         let len = self.steps[program.inputs[input].step].raw.len();
         let lent = self.inputs[input].lent.as_mut()?;
-        if lent.raw.is_none() {
-            let peer = self.head.members[from] as usize;
-            // Nonsense was found when it came, but for that of a segment that was not here.
-            lent.raw = find(lent, peer, len, io).unwrap_or_else(|problem| {
-                io.accuse(peer, problem);
-                None
-            });
-            io.unfinished |= lent.raw.is_none();
-        }
-        lent.raw.map(|_| lent.readable)
+        lent.borrowed.here(self.head.members[from] as usize, len, io).map(|_| lent.readable)
     }
 
     /// A part of an input that is readable.
     pub(super) fn borrowed(&self, input: usize, part: std::ops::Range<usize>) -> Option<Raw> {
-        Some(self.inputs[input].lent.as_ref()?.raw?.sub(part))
+        Some(self.inputs[input].lent.as_ref()?.borrowed.raw()?.sub(part))
     }
 
     /// Whether any of these inputs is lent: then others have read where the result goes, too.
@@ -178,7 +157,7 @@ impl Run {
             From::Input(input) => match &self.inputs[input].lent {
                 Some(lent) => {
                     let peer = self.head.members[program.inputs[input].from] as usize;
-                    io.stands(peer, lent.grant())
+                    io.stands(peer, lent.borrowed.grant())
                 }
                 None => true,
             },
@@ -192,14 +171,14 @@ impl Run {
         if end < lent.readable || lent.told == lent.readable {
             return;
         }
-        lent.told = lent.readable;
+        let news = end - std::mem::replace(&mut lent.told, end);
         let (from, message) = (program.inputs[input].from, program.inputs[input].message);
         let mut header = Header::new(Kind::Taken, self.head.channel_id, self.head.seq);
         header.item = u32::from(message);
         header.digest = self.head.digest;
         header.offset = end as u64;
         let peer = self.head.members[from] as usize;
-        io.pulled(peer, end);
+        io.pulled(peer, news);
         io.control(peer, Outgoing::control(header));
     }
 
@@ -224,23 +203,5 @@ impl Run {
             self.give_back(program, input, end, io);
         }
         self.set_done(index, end, all)
-    }
-}
-
-/// Where what a peer lends is here; `None`: its segment has yet to come.
-fn find(lent: &Borrowed, peer: usize, bytes: usize, io: &mut Io) -> Result<Option<Raw>, String> {
-    let Lent { segment, offset, .. } = lent.place;
-    let reach = io.reach(peer).filter(|reach| reach.knows(lent.grant())).ok_or("lends what it can't lend")?;
-    let mut found = reach.find(segment, offset, bytes);
-    if matches!(found, Found::NotYet) {
-        reach.receive()?;
-        found = reach.find(segment, offset, bytes);
-    }
-    match found {
-        Found::Here(raw) => Ok(Some(raw)),
-        Found::NotYet => Ok(None),
-        Found::Nowhere => {
-            Err(format!("lends {bytes} bytes from {offset} on of segment {segment}, which has no such"))
-        }
     }
 }

@@ -18,7 +18,7 @@ mod waiting;
 
 pub(crate) use credit::check_request;
 pub(crate) use intake::{Due, NOT_IN_PLAN};
-use lent::Borrowed;
+use lent::Message;
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ struct InputState {
     reading: bool,
     window: Option<Block>,
     /// It is read in its sender's memory.
-    lent: Option<Borrowed>,
+    lent: Option<Message>,
     /// A whole small message that came before its destination was free.
     early: Option<Vec<u8>>,
 }

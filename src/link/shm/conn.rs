@@ -72,10 +72,10 @@ impl Conn {
         naps.add(words, at);
         let sides = [Class::Fast, Class::Bulk].map(|class| (ends.writer(class), ends.reader(class)));
         let sleeper = ends.sleeper();
-        let [lent, borrowed] = ends.grants();
+        let (grants, lane_bytes) = (ends.grants(), ends.mine.bytes());
         let Ends { socket, my_bell, their_bell, .. } = ends;
         let socket = Arc::new(socket);
-        let reach = Reach::new(lent, borrowed, socket.clone());
+        let reach = Reach::new(lane_bytes, grants, socket.clone());
         let pair = Arc::new(Pair { socket, my_bell });
         let conns = sides.map(|(writer, reader)| Conn {
             writer,

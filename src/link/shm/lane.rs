@@ -111,6 +111,10 @@ impl Lane {
         Lane { mapping, sizes, words }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.sizes.bytes()
+    }
+
     /// What is read there.
     pub(crate) fn nonce(&self) -> [u64; NONCE_WORDS] {
         std::array::from_fn(|at| self.words.at(NONCE + at).load(std::sync::atomic::Ordering::Acquire))

@@ -67,6 +67,8 @@ impl Grants {
 /// One other process.
 #[derive(Debug)]
 pub(crate) struct Reach {
+    /// Of the lane that this process writes for the other one.
+    pub lane_bytes: usize,
     lent: Grants,
     free: Vec<u32>,
     /// Segments that it has, by number, and those that it is to get.
@@ -90,8 +92,9 @@ pub(crate) enum Found {
 }
 
 impl Reach {
-    pub(super) fn new(lent: Grants, borrowed: Grants, socket: Arc<OwnedFd>) -> Reach {
+    pub(super) fn new(lane_bytes: usize, [lent, borrowed]: [Grants; 2], socket: Arc<OwnedFd>) -> Reach {
         Reach {
+            lane_bytes,
             lent,
             free: (0..GRANTS as u32).rev().collect(),
             handed: Vec::new(),

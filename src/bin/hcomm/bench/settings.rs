@@ -23,7 +23,7 @@ const BEGIN: usize = 8;
 const END: usize = 256 << 20;
 
 const DETAILS: &str = "\
-Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with --link tcp.
+Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with any --link but memory.
 
 For each size the result of one call is compared element by element with what must come out; then calls follow one \
 another, each timed from the call to its end: at rank 0; of a broadcast, whose root is done first, at the slowest rank.
@@ -51,6 +51,7 @@ with a call on no elements.
 Examples:
   hcomm bench all_reduce -n 4
   hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
+  hcomm bench all_reduce -n 2 --link shm --buffer vec
   hcomm bench all_gather -n 3 --dtype u8 --json all_gather.json
   hcomm run -n 2 -- hcomm bench send_recv     under a launcher";
 
