@@ -13,7 +13,7 @@
 //! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`], [`swap`], [`near`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - `borrowed`: memory of other processes
 //! - [`rebuild`]: how the ranks that are left agree on who they are
-//! - [`links`]: what is known about links, and which are slow
+//! - `wires`: links as they are made; [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
 //! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit
 //! - `channel`: a communicator's numbers and memory, [`history`]: what was called under them; [`family`]: those under its keys; [`leaving`]: ranks that close one, [`closed`]: those that are not used any more; `peer`: another process; [`status`]: how far ranks are
@@ -76,11 +76,12 @@ mod trouble;
 mod turns;
 pub(crate) mod wait;
 mod watch;
+mod wires;
 
 pub(crate) use call::{CallDesc, Op, Request, Work};
-pub(crate) use core::PeerLink;
 pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use rebuild::successor_id;
 pub(crate) use shared::Engine;
 pub(crate) use shared::Submitted;
+pub(crate) use wires::PeerLink;

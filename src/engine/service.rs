@@ -254,9 +254,9 @@ impl Watched {
 #[cfg(all(test, not(hcomm_loom)))]
 mod tests {
     use super::super::Engine;
-    use super::super::core::PeerLink;
     use super::super::room::{MEMORY, Memory};
     use super::super::tests::{Call, Scene};
+    use super::super::wires::PeerLink;
     use super::*;
     use crate::runtime::spin::SpinPolicy;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::call::{Op, Records, Request, wake};
 use super::channel::Channel;
-use super::core::{Core, PeerLink};
+use super::core::Core;
 use super::forked::{end_forked, forked};
 use super::keeper::Keeper;
 use super::log::Log;
@@ -27,6 +27,7 @@ use super::sleepers::Sleepers;
 use super::turns::{Turn, Turns};
 use super::wait::Wait;
 use super::watch::Watch;
+use super::wires::PeerLink;
 use crate::buffer::arena::Arena;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;

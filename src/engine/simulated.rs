@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::call::lock;
-use super::core::PeerLink;
 use super::keeper::Keeper;
 use super::room::{MEMORY, Memory};
 use super::service::{GRACE, IDLE, NAP, Watched};
 use super::shared::{Engine, Shared};
+use super::wires::PeerLink;
 use crate::link::sim::Fabric;
 use crate::runtime::spin::SpinPolicy;
 
