@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/events.rs"]
 mod events;
+#[path = "shared/limits.rs"]
+mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
 #[path = "shared/world.rs"]
@@ -22,6 +24,7 @@ fn child() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     match scenario.as_str() {
         "work" => work(),
+        "limited" => limits::work_within_limits(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
     }
@@ -60,10 +63,7 @@ fn work() {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(2).enable_all().build().unwrap().block_on(all_kinds(&mut comm, false));
         }
-        _ => {
-            let done = pin!(all_kinds(&mut comm, true)).poll(&mut Context::from_waker(Waker::noop()));
-            assert_eq!(done, Poll::Ready(()));
-        }
+        _ => all_kinds_waiting(&mut comm),
     }
     comm.close().wait().unwrap();
     say("done");
@@ -71,6 +71,11 @@ fn work() {
 
 fn say_links(comm: &Communicator) {
     say(&format!("links {}", serde_json::to_string(&comm.links()).unwrap()));
+}
+
+fn all_kinds_waiting(comm: &mut Communicator) {
+    let done = pin!(all_kinds(comm, true)).poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(done, Poll::Ready(()));
 }
 
 async fn end(operation: Operation<Vec<u32>>, wait: bool) -> Vec<u32> {
