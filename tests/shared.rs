@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/events.rs"]
 mod events;
+#[path = "shared/hosts.rs"]
+mod hosts;
 #[path = "shared/limits.rs"]
 mod limits;
 #[path = "shared/lost.rs"]
@@ -24,6 +26,7 @@ fn child() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     match scenario.as_str() {
         "work" => work(),
+        "by host" => hosts::work_by_host(),
         "limited" => limits::work_within_limits(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
