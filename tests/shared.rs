@@ -9,6 +9,8 @@ mod hosts;
 mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
+#[path = "shared/taken.rs"]
+mod taken;
 #[path = "shared/world.rs"]
 mod world;
 
@@ -27,6 +29,7 @@ fn child() {
     match scenario.as_str() {
         "work" => work(),
         "by host" => hosts::work_by_host(),
+        "join and leave" => taken::join_and_leave(),
         "limited" => limits::work_within_limits(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
