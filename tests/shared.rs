@@ -9,6 +9,8 @@ mod hosts;
 mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
+#[path = "shared/strangers.rs"]
+mod strangers;
 #[path = "shared/taken.rs"]
 mod taken;
 #[path = "shared/world.rs"]
@@ -181,6 +183,23 @@ fn one_process_that_wants_no_shared_memory_is_reached_by_tcp() {
         assert_eq!(reason(world.links(unwilling), other), "");
         let told = reason(world.links(other), unwilling);
         assert!(told.contains("the other rank does not want it"), "{told}");
+        world.end(None);
+    }
+}
+
+#[test]
+fn where_one_must_and_another_does_not_want_to_all_are_told() {
+    for unwilling in 0..3 {
+        let mut world = World::new("work", 3).start(|rank| {
+            let mut command = own();
+            command.env("HCOMM_SHARED_MEMORY", if rank == unwilling { "never" } else { "require" });
+            command
+        });
+        (0..3).for_each(|rank| {
+            let error = world.says(rank, "not joined, shared memory: ");
+            assert!(error.contains("the other rank does not want it"), "{error}");
+            assert!(error.contains(&format!("{unwilling}")), "{error}");
+        });
         world.end(None);
     }
 }

@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::frame::{Hello, Kind, Verdict};
 use super::handshake::{self, Refusal, describe};
@@ -44,6 +45,8 @@ const NAME_BYTES: usize = 16;
 const VISITORS_MAX: usize = 64;
 /// Longest that one may take for that.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause before another try where its queue is full.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Longest reason that is told, in bytes.
 const REASON_MAX: usize = 512;
 /// Descriptors of a pair while it is set up: a socket, and two lanes and two bells.
@@ -116,6 +119,16 @@ fn name() -> io::Result<[u8; NAME_BYTES]> {
 fn address(name: &[u8; NAME_BYTES]) -> io::Result<unix::SocketAddr> {
     let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     unix::SocketAddr::from_abstract_name(format!("hcomm-{hex}"))
+}
+
+/// Without waiting, which would hold up all that this thread does.
+fn connect(name: &[u8; NAME_BYTES]) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = address(name)?;
+    let address = SocketAddrUnix::new_abstract_name(address.as_abstract_name().unwrap_or_default())?;
+    rustix::net::connect(&socket, &address)?;
+    UnixStream::from_std(socket.into())
 }
 
 /// What one rank needs to know.
@@ -396,17 +409,19 @@ impl Attempt {
 
     async fn call(&self) -> Result<UnixStream, Hitch> {
         let name = self.name.ok_or_else(|| Hitch::Gone("it has no local socket".into()))?;
-        // Tokio takes paths only.
-        let connected = address(&name).and_then(|address| unix::UnixStream::connect_addr(&address));
         let not_found = |error: io::Error| match error.kind() {
             io::ErrorKind::ConnectionRefused => {
                 Hitch::Gone("its local socket is not to be found here".into())
             }
             _ => Hitch::Found(format!("its local socket: {}", describe(&error))),
         };
-        let stream = connected.map_err(not_found)?;
-        stream.set_nonblocking(true).map_err(not_found)?;
-        let mut stream = UnixStream::from_std(stream).map_err(not_found)?;
+        let mut stream = loop {
+            match connect(&name) {
+                // Its queue is full of others.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY_PAUSE).await,
+                connected => break connected.map_err(not_found)?,
+            }
+        };
         check_user(&stream)?;
         let ours = handshake::hello(Kind::Memory, true, self.rank.0, self.peer.0, fresh()?);
         let theirs = handshake::connect(&mut stream, ours, &self.session).await;
