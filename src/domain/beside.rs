@@ -146,7 +146,7 @@ pub(super) struct Terms {
 enum Hitch {
     /// This side has found what is in the way.
     Found(String),
-    /// The other one is gone, or late: if it says why, that is the reason.
+    /// The other one is gone, or late: if it says why, that is the reason. Empty if it has said so.
     Gone(String),
 }
 
@@ -370,7 +370,7 @@ impl Attempt {
                     theirs = Some(said.map_err(broken)?);
                     match &theirs {
                         // It has given up, so that there is nothing to wait for.
-                        Some(Some(_)) => Err(Hitch::Gone("the other side has given up".into())),
+                        Some(Some(_)) => Err(Hitch::Gone(String::new())),
                         _ => exchange.await,
                     }
                 }
@@ -385,10 +385,12 @@ impl Attempt {
                 read.map_err(|_| "it does not say whether it shares memory".to_string())?.map_err(broken)?
             }
         };
+        let own = |reason| Err(format!("rank {}: {reason}", self.rank));
         Ok(match (ends, theirs) {
             (Ok(ends), None) => Ok(ends),
-            (Ok(_) | Err(Hitch::Gone(_)), Some(reason)) => Err(format!("rank {}: {reason}", self.peer)),
-            (Err(hitch), _) => Err(format!("rank {}: {}", self.rank, hitch.reason())),
+            (Err(Hitch::Gone(reason)), Some(said)) if said.is_empty() => own(reason),
+            (Ok(_) | Err(Hitch::Gone(_)), Some(said)) => Err(format!("rank {}: {said}", self.peer)),
+            (Err(Hitch::Found(reason) | Hitch::Gone(reason)), _) => own(reason),
         })
     }
 

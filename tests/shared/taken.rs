@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hcomm::{Communicator, LinkKind, Rank, ReduceOp};
 
 use super::common::assert_usable;
-use super::common::processes::{say, taken};
+use super::common::processes::{open_what_stays, say, taken};
 use super::join;
 use super::world::{World, own};
 
@@ -20,7 +20,8 @@ fn mappings() -> usize {
 
 /// Joins again and again.
 pub fn join_and_leave() {
-    let mut before = None;
+    open_what_stays();
+    let before = taken();
     for time in 0..4 * WAYS {
         let mut comm = join().unwrap();
         let kinds = comm.links().into_iter().filter(|link| link.kind == LinkKind::SharedMemory);
@@ -46,11 +47,14 @@ pub fn join_and_leave() {
                 drop(comm);
             }
         }
-        let before = *before.get_or_insert_with(settled);
         let until = Instant::now() + Duration::from_secs(15);
         while (taken(), mappings()) != (before, 0) {
             let (now, mappings) = (taken(), mappings());
-            assert!(Instant::now() < until, "time {time}: {now:?}, not {before:?}; {mappings} mappings");
+            assert!(
+                Instant::now() < until,
+                "time {time}: {now:?}, not {before:?}; {mappings} mappings; {:?}",
+                open()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -63,16 +67,10 @@ fn compute(comm: &mut Communicator) {
     assert!(ones == vec![1; 3 << 20]);
 }
 
-/// Descriptors and threads once they have stayed the same for a while.
-fn settled() -> (usize, usize) {
-    let (mut last, mut same) = (taken(), 0);
-    while same < 50 {
-        std::thread::sleep(Duration::from_millis(4));
-        let now = taken();
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
-    }
-    last
+/// What this process has open.
+fn open() -> Vec<std::path::PathBuf> {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    all.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
 }
 
 #[test]

@@ -358,7 +358,7 @@ fn full_queue(address: &unix::SocketAddr) -> Vec<OwnedFd> {
 }
 
 /// What the other rank says on the connection by TCP, after which it may end that.
-fn after(words: &[u8], ends: bool, patience: Duration) -> (Result<Link, InitError>, tokio::net::TcpStream) {
+fn after(words: &[u8], ends: bool, patience: Duration) -> (Result<Link, InitError>, TcpStream) {
     let door = Door::open(SharedMemory::Auto);
     let mut pair = Pair::new(door.sharing.clone());
     block_on(async {
@@ -368,16 +368,20 @@ fn after(words: &[u8], ends: bool, patience: Duration) -> (Result<Link, InitErro
         if ends {
             control.shutdown().await.unwrap();
         }
-        (link.await, control)
+        (link.await, control.into_std().unwrap())
     })
 }
 
 #[test]
 fn who_gives_up_says_why() {
     let no = [&[0, 7, 0][..], b"because"].concat();
-    let (link, _) = after(&no, false, LONG);
+    let (link, mut control) = after(&no, false, LONG);
     let Link::Tcp { instead, .. } = link.unwrap() else { panic!("memory is shared") };
     assert_eq!(instead.as_deref(), Some("rank 1: because"));
+    // It is not told another reason in return.
+    let mut answer = [9; 3];
+    std::io::Read::read_exact(&mut control, &mut answer).unwrap();
+    assert_eq!(answer, [0; 3]);
 }
 
 #[test]
