@@ -661,9 +661,13 @@ mod tests {
                 },
             ),
             (11, InitError::Limit { what: String::new(), needed: 1, available: 0, hint: String::new() }),
+            (12, InitError::SharedMemory { first: Rank(0), second: Rank(1), reason: String::new() }),
         ];
         for (number, error) in init {
-            assert_eq!(postcard::to_stdvec(&error).unwrap()[0], number, "{error:?}");
+            let bytes = postcard::to_stdvec(&error).unwrap();
+            assert_eq!(bytes[0], number, "{error:?}");
+            let arrived: InitError = postcard::from_bytes(&bytes).unwrap();
+            assert_eq!(arrived.to_string(), error.to_string());
         }
     }
 }

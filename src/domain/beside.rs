@@ -22,11 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::frame::{Hello, Kind, Verdict};
 use super::handshake::{self, Refusal, describe};
@@ -43,6 +45,8 @@ const NAME_BYTES: usize = 16;
 const VISITORS_MAX: usize = 64;
 /// Longest that one may take for that.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause before another try where its queue is full.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Longest reason that is told, in bytes.
 const REASON_MAX: usize = 512;
 /// Descriptors of a pair while it is set up: a socket, and two lanes and two bells.
@@ -117,6 +121,16 @@ fn address(name: &[u8; NAME_BYTES]) -> io::Result<unix::SocketAddr> {
     unix::SocketAddr::from_abstract_name(format!("hcomm-{hex}"))
 }
 
+/// Without waiting, which would hold up all that this thread does.
+fn connect(name: &[u8; NAME_BYTES]) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = address(name)?;
+    let address = SocketAddrUnix::new_abstract_name(address.as_abstract_name().unwrap_or_default())?;
+    rustix::net::connect(&socket, &address)?;
+    UnixStream::from_std(socket.into())
+}
+
 /// What one rank needs to know.
 pub(super) struct Terms {
     pub rank: Rank,
@@ -126,6 +140,27 @@ pub(super) struct Terms {
     /// Of what this process may use, for all peers together.
     pub memory: usize,
     pub patience: Duration,
+}
+
+/// Why a pair shares no memory, as one side knows it.
+enum Hitch {
+    /// This side has found what is in the way.
+    Found(String),
+    /// The other one is gone, or late: if it says why, that is the reason. Empty if it has said so.
+    Gone(String),
+}
+
+impl Hitch {
+    fn reason(&self) -> &str {
+        let (Hitch::Found(reason) | Hitch::Gone(reason)) = self;
+        reason
+    }
+}
+
+impl From<String> for Hitch {
+    fn from(reason: String) -> Self {
+        Hitch::Found(reason)
+    }
 }
 
 /// One pair's set-up, as its task has it.
@@ -325,7 +360,7 @@ impl Attempt {
         let mut verdict = pin!(read_verdict(&mut reader));
         let mut theirs = None;
         let ends = {
-            let late = || Err("no answer within half the link deadline".into());
+            let late = || Err(Hitch::Gone("no answer within half the link deadline".into()));
             let mut exchange = pin!(async {
                 timeout_at(self.deadline, self.exchange(awaited)).await.unwrap_or_else(|_| late())
             });
@@ -335,13 +370,14 @@ impl Attempt {
                     theirs = Some(said.map_err(broken)?);
                     match &theirs {
                         // It has given up, so that there is nothing to wait for.
-                        Some(Some(reason)) => Err(reason.clone()),
+                        Some(Some(_)) => Err(Hitch::Gone(String::new())),
                         _ => exchange.await,
                     }
                 }
             }
         };
-        write_verdict(&mut writer, ends.as_ref().err().map(String::as_str)).await.map_err(broken)?;
+        let ours = ends.as_ref().err().map(Hitch::reason);
+        write_verdict(&mut writer, ours).await.map_err(broken)?;
         let theirs = match theirs {
             Some(theirs) => theirs,
             None => {
@@ -349,68 +385,77 @@ impl Attempt {
                 read.map_err(|_| "it does not say whether it shares memory".to_string())?.map_err(broken)?
             }
         };
+        let own = |reason| Err(format!("rank {}: {reason}", self.rank));
         Ok(match (ends, theirs) {
             (Ok(ends), None) => Ok(ends),
-            (Ok(_), Some(reason)) | (Err(reason), _) => Err(reason),
+            (Err(Hitch::Gone(reason)), Some(said)) if said.is_empty() => own(reason),
+            (Ok(_) | Err(Hitch::Gone(_)), Some(said)) => Err(format!("rank {}: {said}", self.peer)),
+            (Err(Hitch::Found(reason) | Hitch::Gone(reason)), _) => own(reason),
         })
     }
 
-    async fn exchange(&self, awaited: Option<mpsc::Receiver<UnixStream>>) -> Result<Ends, String> {
+    async fn exchange(&self, awaited: Option<mpsc::Receiver<UnixStream>>) -> Result<Ends, Hitch> {
         if let Some(reason) = &self.hindrance {
-            return Err(reason.clone());
+            return Err(reason.clone().into());
         }
         let mut stream = if self.peer < self.rank {
             self.call().await?
         } else {
-            let mut awaited = awaited.ok_or("it is not awaited")?;
-            awaited.recv().await.ok_or("the local socket is gone")?
+            let mut awaited = awaited.ok_or("it is not awaited".to_string())?;
+            awaited.recv().await.ok_or("the local socket is gone".to_string())?
         };
         let Lanes { mine, theirs, my_bell, their_bell } = self.swap_lanes(&mut stream).await?;
-        let socket = stream.into_std().map_err(|error| error.to_string())?;
+        let socket = stream.into_std().map_err(|error| Hitch::Found(error.to_string()))?;
         Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell })
     }
 
-    async fn call(&self) -> Result<UnixStream, String> {
-        let name = self.name.ok_or("it has no local socket")?;
-        // Tokio takes paths only.
-        let connected = address(&name).and_then(|address| unix::UnixStream::connect_addr(&address));
+    async fn call(&self) -> Result<UnixStream, Hitch> {
+        let name = self.name.ok_or_else(|| Hitch::Gone("it has no local socket".into()))?;
         let not_found = |error: io::Error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => "its local socket is not to be found here".to_string(),
-            _ => format!("its local socket: {}", describe(&error)),
+            io::ErrorKind::ConnectionRefused => {
+                Hitch::Gone("its local socket is not to be found here".into())
+            }
+            _ => Hitch::Found(format!("its local socket: {}", describe(&error))),
         };
-        let stream = connected.map_err(not_found)?;
-        stream.set_nonblocking(true).map_err(not_found)?;
-        let mut stream = UnixStream::from_std(stream).map_err(not_found)?;
+        let mut stream = loop {
+            match connect(&name) {
+                // Its queue is full of others.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY_PAUSE).await,
+                connected => break connected.map_err(not_found)?,
+            }
+        };
         check_user(&stream)?;
         let ours = handshake::hello(Kind::Memory, true, self.rank.0, self.peer.0, fresh()?);
-        let theirs = handshake::connect(&mut stream, ours, &self.session).await.map_err(explain)?;
+        let theirs = handshake::connect(&mut stream, ours, &self.session).await;
+        let theirs = theirs.map_err(|refusal| Hitch::Gone(explain(refusal)))?;
         if theirs.from == self.peer.0 {
             Ok(stream)
         } else {
-            Err(format!("rank {} answers there", theirs.from))
+            Err(Hitch::Found(format!("rank {} answers there", theirs.from)))
         }
     }
 
-    async fn swap_lanes(&self, stream: &mut UnixStream) -> Result<Lanes, String> {
-        let broken = |error: io::Error| describe(&error);
+    async fn swap_lanes(&self, stream: &mut UnixStream) -> Result<Lanes, Hitch> {
+        let broken = |error: io::Error| Hitch::Gone(describe(&error));
         let random = fresh()?;
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| random[at + byte]));
         let nonce = [half(0), half(8)];
         let (mine, lane_fd) = Lane::new(self.sizes, nonce)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let my_bell = bell.map_err(|error| format!("no event descriptor: {}", io::Error::from(error)))?;
+        let no_bell = |error| format!("no event descriptor: {}", io::Error::from(error));
+        let my_bell = bell.map_err(no_bell)?;
         let fds = [lane_fd.as_fd(), my_bell.as_fd()];
         let send = || Ok(hand_over::send(&*stream, self.sizes.tell(), &fds)?);
         stream.async_io(Interest::WRITABLE, send).await.map_err(broken)?;
         let (sizes, [their_lane, their_bell]) = receive_with(stream).await?;
-        let sizes = Sizes::told(sizes).ok_or("it tells sizes of rings that can't be")?;
+        let sizes = Sizes::told(sizes).ok_or("it tells sizes of rings that can't be".to_string())?;
         let theirs = Lane::foreign(&their_lane, sizes)?;
         let [first, second] = theirs.nonce();
         stream.write_u64_le(first).await.map_err(broken)?;
         stream.write_u64_le(second).await.map_err(broken)?;
         let seen = [stream.read_u64_le().await.map_err(broken)?, stream.read_u64_le().await.map_err(broken)?];
         if seen != nonce {
-            return Err("it does not see what this process writes".into());
+            return Err(Hitch::Found("it does not see what this process writes".into()));
         }
         Ok(Lanes { mine, theirs, my_bell, their_bell })
     }
@@ -424,11 +469,15 @@ struct Lanes {
 }
 
 /// From the other side: exactly these.
-async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; 2]), String> {
-    let received = stream.async_io(Interest::READABLE, || Ok(hand_over::receive(stream)?));
-    let message = received.await.map_err(|error| describe(&error))?;
-    let (about, fds) = message.ok_or("the other side closed the connection")?;
-    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "it did not hand over what it should")?;
+async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; 2]), Hitch> {
+    let odd = || Hitch::Found("it did not hand over what it should".into());
+    let received = stream.async_io(Interest::READABLE, || match hand_over::receive(stream) {
+        Err(Errno::PROTO) => Ok(Err(odd())),
+        received => Ok(Ok(received?)),
+    });
+    let message = received.await.map_err(|error| Hitch::Gone(describe(&error)))??;
+    let (about, fds) = message.ok_or_else(|| Hitch::Gone("the other side closed the connection".into()))?;
+    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| odd())?;
     Ok((about, fds))
 }
 

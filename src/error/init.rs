@@ -154,16 +154,6 @@ pub enum InitError {
         /// What to do.
         hint: String,
     },
-    /// The operating system refused. Other ranks are told in words, as [`InitError::Lost`].
-    #[error("{what}: {error}")]
-    #[serde(skip)]
-    #[non_exhaustive]
-    Io {
-        /// What was tried.
-        what: String,
-        /// Its answer. The sentence ends with it, so it is not told as its source once more.
-        error: std::io::Error,
-    },
     /// Two ranks of one host can't share memory, which was required.
     #[error(
         "ranks {first} and {second} of one host can't share memory: {reason}; see to that, or allow TCP between them \
@@ -177,6 +167,17 @@ pub enum InitError {
         second: Rank,
         /// What is in the way.
         reason: String,
+    },
+    /// The operating system refused. Other ranks are told in words, as [`InitError::Lost`].
+    // The last one: variants are sent by number, and who reads does not count one that is not sent.
+    #[error("{what}: {error}")]
+    #[serde(skip)]
+    #[non_exhaustive]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Its answer. The sentence ends with it, so it is not told as its source once more.
+        error: std::io::Error,
     },
 }
 

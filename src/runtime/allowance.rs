@@ -25,9 +25,14 @@ const MEMORY: Controller = Controller {
 /// Whether there can be a segment of so many bytes, mapped in so many; else why not, with what is needed and what there is.
 pub(crate) fn check_segment(bytes: u64, mapped: u64) -> Result<(), String> {
     check(bytes, "a file (RLIMIT_FSIZE, `ulimit -f`)", getrlimit(Resource::Fsize).current)?;
-    let addresses = getrlimit(Resource::As).current.map(|limit| limit.saturating_sub(addresses_used()));
-    check(mapped, "addresses (RLIMIT_AS, `ulimit -v`)", addresses)?;
+    check_addresses(mapped)?;
     check(bytes, "memory of the control group (memory.max)", memory_left())
+}
+
+/// Whether so many bytes more can be mapped, and else the same.
+pub(crate) fn check_addresses(mapped: u64) -> Result<(), String> {
+    let left = getrlimit(Resource::As).current.map(|limit| limit.saturating_sub(addresses_used()));
+    check(mapped, "addresses (RLIMIT_AS, `ulimit -v`)", left)
 }
 
 fn check(needed: u64, of: &str, available: Option<u64>) -> Result<(), String> {

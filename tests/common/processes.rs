@@ -45,24 +45,28 @@ pub fn taken() -> (usize, usize) {
     (entries("/proc/self/fd"), entries("/proc/self/task"))
 }
 
+/// What a process opens once, whatever for, and keeps.
+pub fn open_what_stays() {
+    drop(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let threads = taken().1;
+    let ranks = Communicator::local(2);
+    // Long enough to fall asleep over, which opens an alarm.
+    let never = ranks[0].recv(hcomm::Rank(1), 1, vec![0u8]).timeout(Duration::from_millis(40)).wait();
+    assert!(never.is_err());
+    drop(ranks);
+    let until = Instant::now() + WATCHDOG;
+    while taken().1 > threads && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl Role {
     /// Told by the environment; nothing in the test run itself. The test that asks is named "child".
     pub fn of_this_process() -> Option<Role> {
         let scenario = std::env::var(SCENARIO).ok()?;
         let number = |name: &str| std::env::var(name).unwrap().parse::<usize>().unwrap();
         let token = Token::from_hex(&std::env::var("HCOMM_TEST_TOKEN").unwrap()).unwrap();
-        // What a process opens once, whatever for, and keeps.
-        drop(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
-        let threads = taken().1;
-        let ranks = Communicator::local(2);
-        // Long enough to fall asleep over, which opens an alarm.
-        let never = ranks[0].recv(hcomm::Rank(1), 1, vec![0u8]).timeout(Duration::from_millis(40)).wait();
-        assert!(never.is_err());
-        drop(ranks);
-        let until = Instant::now() + WATCHDOG;
-        while taken().1 > threads && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        open_what_stays();
         let before = taken();
         let builder = Communicator::builder()
             .rank(number("HCOMM_TEST_RANK") as u32)

@@ -1,6 +1,7 @@
 //! Rendezvous as a whole, with threads as ranks. Addresses are this process's own within 127.0.0.0/8, so that tests
 //! of several processes don't meet.
 
+mod beside;
 mod ends;
 mod faults;
 mod meet;

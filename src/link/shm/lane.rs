@@ -61,6 +61,11 @@ impl Sizes {
         PAGE + self.0[0] + self.0[1]
     }
 
+    /// Of addresses.
+    fn mapped(self) -> usize {
+        self.parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+
     /// The first page, and each ring twice.
     fn parts(self) -> [Part; 5] {
         let [fast, bulk] = self.0;
@@ -91,8 +96,7 @@ impl Lane {
     /// One that this process writes, and what the other maps it by. `nonce` shows him that it is this memory. What is too little
     /// for it is told with what is needed and what there is.
     pub(crate) fn new(sizes: Sizes, nonce: [u64; NONCE_WORDS]) -> Result<(Lane, OwnedFd), String> {
-        let mapped: usize = sizes.parts().iter().map(|(_, bytes)| bytes).sum();
-        allowance::check_segment(sizes.bytes() as u64, mapped as u64)?;
+        allowance::check_segment(sizes.bytes() as u64, sizes.mapped() as u64)?;
         let Segment { fd, mapping, .. } = Segment::new(sizes.bytes(), &sizes.parts())?;
         let lane = Lane::of(mapping, sizes);
         for (at, word) in nonce.into_iter().enumerate() {
@@ -103,6 +107,7 @@ impl Lane {
 
     /// One that another process writes.
     pub(crate) fn foreign(fd: &OwnedFd, sizes: Sizes) -> Result<Lane, String> {
+        allowance::check_addresses(sizes.mapped() as u64)?;
         Ok(Lane::of(segment::map_foreign(fd, sizes.bytes(), &sizes.parts())?, sizes))
     }
 

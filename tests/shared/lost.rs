@@ -1,0 +1,119 @@
+//! A process that is killed while both work in the memory that they share.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use hcomm::{Error, LinkKind, Rank, ReduceOp};
+
+use super::common::processes::say;
+use super::common::{Random, assert_usable, class};
+use super::world::{World, own};
+use super::{join, say_links};
+
+/// More than all rings hold.
+const COUNT: usize = 4 << 20;
+
+/// Computes until another rank is lost, and says which.
+pub fn reduce_until_told() {
+    let mut comm = join().unwrap();
+    say_links(&comm);
+    assert_usable(&mut comm);
+    let (me, n) = (comm.rank().0, comm.size() as u32);
+    let mut buffer = vec![0u32; COUNT];
+    for round in 0u32.. {
+        buffer.fill(round + me);
+        match comm.all_reduce(buffer, ReduceOp::Sum).wait() {
+            Ok(sums) => {
+                assert!(
+                    sums.iter().all(|sum| *sum == n * round + n * (n - 1) / 2),
+                    "rank {me} round {round}"
+                );
+                if round == 0 {
+                    say("running");
+                }
+                buffer = sums;
+            }
+            Err(failed) => {
+                let error = Error::from(failed);
+                let blamed: Vec<String> = error.blamed().iter().map(Rank::to_string).collect();
+                return say(&format!("told: {} {}", class(&error), blamed.join(" ")));
+            }
+        }
+    }
+}
+
+/// Names that processes of this library, whichever they are, have at this time.
+fn names() -> BTreeSet<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let sockets = sockets.lines().filter_map(|line| Some(format!("@{}", line.split_once('@')?.1)));
+    let files = ["/tmp", "/dev/shm"].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    let files = files.flatten().flatten().map(|entry| entry.path().to_string_lossy().into_owned());
+    sockets.chain(files).filter(|name| name.contains("hcomm")).collect()
+}
+
+/// Others may be at work here, whose names go as well. What tests name so themselves is no concern.
+fn assert_gone(before: &BTreeSet<String>) {
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut suspects: Vec<String> = names().difference(before).cloned().collect();
+    suspects.retain(|name| !name.contains("hcomm-test-"));
+    while !suspects.is_empty() {
+        assert!(Instant::now() < until, "left behind: {suspects:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        let now = names();
+        suspects.retain(|name| now.contains(name));
+    }
+}
+
+/// Memory that this process has mapped, by the names that it has, if it is the library's.
+fn mapped(pid: u32) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let names =
+        maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5)).map(|name| name.trim().to_string());
+    names
+        .filter(|name| name.contains("hcomm") && !name.contains("/deps/") || name.contains("/dev/shm"))
+        .collect()
+}
+
+fn kill(seeds: std::ops::Range<u64>) {
+    let before = names();
+    for seed in seeds {
+        let mut random = Random(seed);
+        let n = 2 + random.below(2);
+        let (victim, delay) = (random.below(n), random.millis(150));
+        let mut world = World::new("reduce", n).start(|_| own());
+        (0..n).for_each(|rank| drop(world.says(rank, "running")));
+        world.assert_all_linked(LinkKind::SharedMemory, Some(""));
+        let mapped = mapped(world.pid(victim));
+        assert!(
+            mapped.len() == 1 && mapped.iter().all(|name| name.starts_with("/memfd:hcomm")),
+            "{mapped:?}"
+        );
+        std::thread::sleep(delay);
+        world.children[victim].as_mut().unwrap().kill().unwrap();
+        for rank in (0..n).filter(|rank| *rank != victim) {
+            let told = world.says(rank, "told: ");
+            assert_eq!(
+                told,
+                format!("peer lost {victim}"),
+                "seed {seed}: rank {rank}, killed after {delay:?}"
+            );
+        }
+        // A signal to a survivor would show here.
+        world.end(Some(victim));
+    }
+    assert_gone(&before);
+    let mut world = World::new("work", 2).start(|_| own());
+    world.assert_all_linked(LinkKind::SharedMemory, Some(""));
+    world.end(None);
+}
+
+#[test]
+fn survivors_of_a_kill_at_any_time_are_told_and_nothing_is_left() {
+    kill(0..20);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn survivors_of_100_kills_are_told_and_nothing_is_left() {
+    kill(100..200);
+}
