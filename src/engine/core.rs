@@ -476,8 +476,8 @@ impl Core {
     }
 
     /// Changes while peers' systems still take what was sent.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.links.iter().flatten().map(|pair| pair.fast.delivered() + pair.bulk.delivered()).sum()
+    pub(crate) fn delivered(&mut self) -> u64 {
+        self.links.iter_mut().flatten().map(|pair| pair.fast.delivered() + pair.bulk.delivered()).sum()
     }
 
     /// This rank will not use a communicator again.

@@ -194,7 +194,7 @@ impl Conn {
     }
 
     /// Grows with what the peer's system has taken; the unit is the link's.
-    pub(crate) fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&mut self) -> u64 {
         either!(self, conn => conn.delivered())
     }
 

@@ -223,7 +223,7 @@ impl Conn {
     pub(crate) fn may_send_past(&self, payload: usize) -> bool {
         self.outgoing.is_empty()
             && !(self.shut || self.ended || self.bye_queued || self.numbers.said_bye)
-            && !self.writer.is_full_for(payload)
+            && self.writer.is_free_for(payload)
     }
 
     /// Sends a frame at once, [where that may be](Self::may_send_past).
@@ -277,7 +277,7 @@ impl Conn {
         self.queued_bytes = 0;
     }
 
-    pub(crate) fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&mut self) -> u64 {
         self.writer.delivered()
     }
 
