@@ -75,17 +75,17 @@ impl Core {
         self.state.meetings.met(met);
         let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
         self.sides = sides;
-        match problem {
-            Ok(()) if met => {
-                self.state.order.moved(request.priority);
-                let parts = std::mem::replace(&mut request.parts, crate::buffer::parts::Parts::NONE);
-                return Some(Submitted::Over(parts));
-            }
-            Ok(()) => {}
-            Err((peer, broken)) => self.broken(peer, Class::Fast, broken),
+        if met && problem.is_ok() {
+            self.state.order.moved(request.priority);
+            let parts = std::mem::replace(&mut request.parts, crate::buffer::parts::Parts::NONE);
+            return Some(Submitted::Over(parts));
         }
         let op = record();
         self.fly_near(op.clone(), request);
+        // With what is in flight, it ends.
+        if let Err((peer, broken)) = problem {
+            self.broken(peer, Class::Fast, broken);
+        }
         Some(Submitted::Flying(op))
     }
 
