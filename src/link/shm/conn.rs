@@ -249,11 +249,12 @@ impl Conn {
         self.reader.payload(bytes)
     }
 
-    /// Takes a frame that is there. Returns how many eager bytes its sender has consumed.
+    /// Takes a frame that is [there](Self::holds). Returns how many eager bytes its sender has consumed.
     #[inline]
-    pub(crate) fn receive_past(&mut self) -> Result<u64, Broken> {
-        let Some(head) = self.reader.peek() else {
-            return Err(Broken::Protocol("a frame that has gone".into()));
+    pub(crate) fn receive_past(&mut self, due: &Header) -> Result<u64, Broken> {
+        // Its sender can write to it still.
+        let Some(head) = self.reader.peek().filter(|head| head[..STAMPS] == words(due)[..STAMPS]) else {
+            return Err(Broken::Protocol("a frame that has become another one".into()));
         };
         let header = Header::decode(&bytes(&head)).map_err(Broken::Protocol)?;
         self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
