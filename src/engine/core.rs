@@ -349,6 +349,7 @@ impl Core {
     fn ended(&mut self, peer: usize, class: Class) {
         let Some(pair) = self.links[peer].as_mut() else { return };
         pair.ended[class as usize] = true;
+        pair.conn(class).hear_out();
         if pair.ended != [true; 2] {
             return;
         }
@@ -359,6 +360,9 @@ impl Core {
             conn.push(Outgoing::control(Header::new(Kind::Bye, 0, 0)));
             // It waits for no more than this; if it has gone, that is no loss.
             let _ = conn.write(consumed, TURN_BYTES, &mut self.state);
+            if conn.is_looked_at() {
+                self.state.io.call(peer);
+            }
             self.disconnect(peer, class);
         }
     }

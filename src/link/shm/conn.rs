@@ -30,6 +30,8 @@ pub(crate) struct Conn {
     bye_queued: bool,
     /// The other process has ended, or closed the socket.
     pub(crate) ended: bool,
+    /// Its end has been told.
+    heard_out: bool,
     shut: bool,
     /// The same for both connections: what goes when both are gone.
     pair: Arc<Pair>,
@@ -85,6 +87,7 @@ impl Conn {
             numbers: Numbers::default(),
             bye_queued: false,
             ended: false,
+            heard_out: false,
             shut: false,
             pair: pair.clone(),
         });
@@ -115,7 +118,12 @@ impl Conn {
     /// Whether there is nothing to read. The end counts once all is read that came before.
     #[inline]
     pub(crate) fn read_blocked(&self) -> bool {
-        self.shut || !self.reader.has_frame() && !self.ended && !self.numbers.said_bye
+        self.shut || !self.reader.has_frame() && (self.heard_out || !self.ended && !self.numbers.said_bye)
+    }
+
+    /// Its end is known: that is no news any more.
+    pub(crate) fn hear_out(&mut self) {
+        self.heard_out = true;
     }
 
     /// Whether there is no room for what is to leave first.
