@@ -35,6 +35,8 @@ const SILENT: u32 = 64;
 /// Where all that comes shows in memory, the poll set tells of ended processes only, who waits for one asks it before he
 /// sleeps, and it is asked otherwise once in so many looks.
 const SELDOM: u32 = 1024;
+/// How often a connection that has ended is read on: so much is never under way, unless its other side goes on writing.
+const SALVAGED: usize = 1024;
 /// For so long at most, swaps keep others from being read.
 const PAST: Duration = Duration::from_millis(1);
 
@@ -370,7 +372,8 @@ impl Core {
     /// What the peer had sent before it went is still good: the system may have refused a write only.
     fn salvage(&mut self, peer: usize, class: Class) {
         if let Some(pair) = self.links[peer].as_mut() {
-            while let Ok(true) = pair.conn(class).read(peer, TURN_BYTES, &mut self.state) {}
+            let conn = pair.conn(class);
+            (0..SALVAGED).all(|_| matches!(conn.read(peer, TURN_BYTES, &mut self.state), Ok(true)));
         }
         self.state.advance();
     }
