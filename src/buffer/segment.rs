@@ -32,6 +32,8 @@ pub(crate) struct Mapping {
     bytes: usize,
     /// The addresses that were taken for it, which is where it begins or somewhat before.
     taken: (NonNull<u8>, usize),
+    /// Where it is mapped: in a process forked from that one, something else may be there.
+    process: u32,
 }
 
 // SAFETY: an address range that stays mapped; who may touch what in it is said by those who use it.
@@ -54,7 +56,7 @@ impl Mapping {
         let first = NonNull::new(first.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: within the addresses that were taken, by their number.
         let start = unsafe { first.add(first.as_ptr().align_offset(page)) };
-        let mapping = Mapping { start, bytes, taken: (first, taken) };
+        let mapping = Mapping { start, bytes, taken: (first, taken), process: std::process::id() };
         let mut at = 0;
         for (offset, bytes) in parts {
             // SAFETY: within the addresses taken above, which nobody else knows yet.
@@ -91,6 +93,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         // SAFETY: mapped by `of`, unmapped once; whoever has an address in it keeps the mapping.
         let _ = unsafe { rustix::mm::munmap(self.taken.0.as_ptr().cast(), self.taken.1) };
     }
