@@ -307,7 +307,7 @@ fn words(header: &Header) -> Head {
     })
 }
 
-fn bytes(head: &Head) -> [u8; HEADER_BYTES] {
+pub(super) fn bytes(head: &Head) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     for (at, word) in head.iter().enumerate() {
         bytes[at * WORD..][..WORD].copy_from_slice(&word.to_le_bytes());

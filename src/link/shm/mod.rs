@@ -18,8 +18,12 @@ mod lane;
 mod models;
 mod reach;
 mod ring;
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests;
 mod words;
 
+#[cfg(all(test, not(hcomm_loom)))]
+pub(crate) use tests::Far;
 pub(crate) use {
     bell::Naps,
     conn::{Bell, Conn},
