@@ -22,6 +22,8 @@ pub(crate) const PAGE: usize = 4096;
 /// The same where the system has set huge pages aside.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
+/// What the system counts the pages of a file in.
+const BLOCK: u64 = 512;
 /// What both sides of a segment rely on.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
 
@@ -77,6 +79,11 @@ impl Mapping {
         Raw::new(self.start.as_ptr(), self.bytes).sub(at..at + bytes)
     }
 
+    /// Not in a process that was forked from the one that has mapped it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     /// Lets pages that are written be there now, and not when they are first touched.
     fn populate(&self) -> io::Result<()> {
         // SAFETY: our own pages, which this process may write.
@@ -93,7 +100,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.is_here() {
             return;
         }
         // SAFETY: mapped by `of`, unmapped once; whoever has an address in it keeps the mapping.
@@ -165,6 +172,10 @@ pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<
     if file.st_size != bytes as i64 {
         return Err(format!("its segment has {} bytes, not {bytes}", file.st_size));
     }
+    // A page that is not there yet may be refused to who touches it: with a signal.
+    if (file.st_blocks as u64) < bytes as u64 / BLOCK {
+        return Err("its segment has holes".into());
+    }
     // Its blocks are its pages.
     let page = if file.st_blksize as usize == HUGE_PAGE { HUGE_PAGE } else { PAGE };
     let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ, page);
@@ -210,6 +221,9 @@ mod tests {
         let unsealed = memfd(MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&unsealed, 2 * PAGE as u64).unwrap();
         assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment is not sealed");
+        rustix::fs::fallocate(&unsealed, FallocateFlags::empty(), 0, PAGE as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&unsealed, SEALS | SealFlags::SEAL).unwrap();
+        assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment has holes");
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(map_foreign(&file, 2 * PAGE, &PARTS).unwrap_err().contains("no segment"));
     }
