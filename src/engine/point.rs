@@ -158,7 +158,7 @@ impl Point {
             let mut header = Header { kind: Kind::Lend, flags: POINT, ..header };
             header.offset = raw.len() as u64;
             let lent = Lent::new(place.segment.number, place.offset, grant);
-            io.control(world, Outgoing::with_body(header, lent.encode().to_vec()));
+            io.control(world, Outgoing::placed(header, lent));
         }
         // A small one that was beyond the budget travels as small ones do, where its receiver looks without being woken.
         let class = if raw.len() <= EAGER_MAX { Class::Fast } else { Class::Bulk };

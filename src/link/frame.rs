@@ -283,6 +283,8 @@ pub(crate) enum Payload {
         step: u16,
     },
     Owned(Vec<u8>),
+    /// Where memory lies that the receiver reads.
+    Place([u8; LENT_BYTES]),
 }
 
 impl Payload {
@@ -291,6 +293,7 @@ impl Payload {
             Payload::None => &[],
             Payload::Lent { raw, .. } => raw.bytes_ref(),
             Payload::Owned(bytes) => bytes,
+            Payload::Place(bytes) => bytes,
         }
     }
 }
@@ -305,6 +308,12 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn control(header: Header) -> Self {
         Outgoing { header, payload: Payload::None }
+    }
+
+    /// Tells where memory lies.
+    pub(crate) fn placed(mut header: Header, lent: Lent) -> Self {
+        header.length = LENT_BYTES as u32;
+        Outgoing { header, payload: Payload::Place(lent.encode()) }
     }
 
     pub(crate) fn with_body(mut header: Header, body: Vec<u8>) -> Self {

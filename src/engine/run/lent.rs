@@ -57,7 +57,7 @@ impl Run {
         header.offset = limit as u64;
         let frame = if queued == 0 {
             let lent = Lent::new(place.segment.number, place.offset + start, grant);
-            Outgoing::with_body(header, lent.encode().to_vec())
+            Outgoing::placed(header, lent)
         } else {
             Outgoing::control(header)
         };
