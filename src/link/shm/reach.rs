@@ -45,7 +45,7 @@ impl Grants {
     }
 
     /// Lender: what lends from now on.
-    fn now(&self, slot: u32) -> Grant {
+    pub(super) fn now(&self, slot: u32) -> Grant {
         let number = self.words.at(self.first + slot as usize).load(Ordering::Relaxed);
         Grant { slot, number }
     }
