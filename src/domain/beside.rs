@@ -45,7 +45,7 @@ const NAME_BYTES: usize = 16;
 const VISITORS_MAX: usize = 64;
 /// Longest that one may take for that.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
-/// Pause before another try where its queue is full.
+/// Pause before another try where a queue is full, or descriptors are too few.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Longest reason that is told, in bytes.
 const REASON_MAX: usize = 512;
@@ -103,8 +103,9 @@ impl Door {
         match opened {
             Ok((listener, name)) => Door { listener: Some(listener), sharing: Sharing::By(name) },
             Err(error) => {
-                let mut reason = format!("no local socket: {error}");
-                reason.truncate(super::message::HOST_BYTES_MAX);
+                // The text of a system's error, which is short.
+                let reason = format!("no local socket: {error}");
+                let reason = reason.chars().take(REASON_MAX / 4).collect();
                 Door { listener: None, sharing: Sharing::Unable(reason) }
             }
         }
@@ -275,9 +276,16 @@ fn gate(listener: unix::UnixListener, rank: Rank, session: Key, callers: Callers
         let Ok(listener) = UnixListener::from_std(listener) else { return };
         let places = Arc::new(Semaphore::new(VISITORS_MAX));
         let mut visitors = JoinSet::new();
-        while let Ok(place) = places.clone().acquire_owned().await
-            && let Ok((mut stream, _)) = listener.accept().await
-        {
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let mut stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                // For want of descriptors, mostly: others will have ended by then.
+                Err(error) => {
+                    tracing::debug!(%error, "accepting a connection failed");
+                    sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+            };
             while visitors.try_join_next().is_some() {}
             let (session, callers) = (session.clone(), callers.clone());
             visitors.spawn(async move {

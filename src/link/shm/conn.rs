@@ -50,6 +50,11 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
+    /// Whether it looked in vain on this processor just now, too, in the system's milliseconds.
+    pub(crate) fn is_on(&self, processor: usize, ms: u64) -> bool {
+        self.sleeper.is_on(processor, ms)
+    }
+
     /// Whether it may sleep.
     pub(crate) fn sleeps(&self) -> bool {
         self.sleeper.sleeps()

@@ -14,7 +14,7 @@ use crate::runtime::allowance;
 
 /// Words in a line, so that no two of those below share one.
 const APART: usize = LINE / WORD;
-/// The first page, by words: in which sleep its owner is, how far it has read each of the other's rings, and what shows that
+/// The first page, by words: in which sleep its owner is and on which processor it was last, how far it has read each of the other's rings, and what shows that
 /// the other one sees this memory.
 const NAP: usize = 0;
 const HEADS: [usize; 2] = [APART, 2 * APART];
