@@ -6,6 +6,7 @@
 //!   hello, proofs           ◀─▶      the session key, as on every connection; both of one user
 //!   sizes, lane, bell       ◀─▶      what each writes, and what rings for it (SCM_RIGHTS)
 //!   the nonce it reads      ◀─▶      in the other's lane, which its owner compares
+//!   where that is, whether  ◀─▶      it can be read there as well, without being mapped
 //! on the TCP connection that stands:
 //!   how it went             ◀─▶      only if it went well on both sides is memory used
 //! ```
@@ -36,7 +37,7 @@ use super::token::{Key, nonce};
 use super::wait::{First, first};
 use super::{Member, PeerStreams, limits};
 use crate::error::InitError;
-use crate::link::shm::{Ends, Lane, Sizes, hand_over};
+use crate::link::shm::{Ends, Lane, Process, Sizes, hand_over};
 use crate::rank::Rank;
 
 /// Bytes of a name, and of a nonce: nobody guesses it.
@@ -413,8 +414,9 @@ impl Attempt {
             awaited.recv().await.ok_or("the local socket is gone".to_string())?
         };
         let Lanes { mine, theirs, my_bell, their_bell } = self.swap_lanes(&mut stream).await?;
+        let (reads, is_read) = try_reading(&mut stream, &mine, &theirs).await?;
         let socket = stream.into_std().map_err(|error| Hitch::Found(error.to_string()))?;
-        Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell })
+        Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell, reads, is_read })
     }
 
     async fn call(&self) -> Result<UnixStream, Hitch> {
@@ -467,6 +469,23 @@ impl Attempt {
         }
         Ok(Lanes { mine, theirs, my_bell, their_bell })
     }
+}
+
+/// Whether each can read the other's memory where it is not mapped: the nonce once more, by its address. Rules of the system, or a
+/// container, may forbid it, and then it is done without.
+async fn try_reading(
+    stream: &mut UnixStream,
+    mine: &Lane,
+    theirs: &Lane,
+) -> Result<(Option<Process>, bool), Hitch> {
+    let broken = |error: io::Error| Hitch::Gone(describe(&error));
+    stream.write_u64_le(mine.nonce_address()).await.map_err(broken)?;
+    let address = stream.read_u64_le().await.map_err(broken)?;
+    let process = stream.peer_cred().ok().and_then(|of| of.pid()).and_then(|pid| Process::try_from(pid).ok());
+    let reads = process.filter(|process| theirs.is_at(*process, address));
+    stream.write_u8(u8::from(reads.is_some())).await.map_err(broken)?;
+    let is_read = stream.read_u8().await.map_err(broken)? == 1;
+    Ok((reads, is_read))
 }
 
 struct Lanes {

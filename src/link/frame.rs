@@ -250,7 +250,20 @@ pub(crate) struct Lent {
 /// Bytes of a [`Lent`].
 const LENT_BYTES: usize = 24;
 
+/// In the place of a segment's number: memory that is in none, at an address of the process.
+const UNMAPPED: u32 = u32::MAX;
+
 impl Lent {
+    /// Memory at this address, in no segment.
+    pub(crate) fn unmapped(address: u64, grant: Grant) -> Lent {
+        Lent { segment: UNMAPPED, slot: grant.slot, offset: address, number: grant.number }
+    }
+
+    /// Where it is in the process, if it is in no segment.
+    pub(crate) fn address(&self) -> Option<u64> {
+        (self.segment == UNMAPPED).then_some(self.offset)
+    }
+
     pub(crate) fn new(segment: u32, offset: usize, grant: Grant) -> Lent {
         Lent { segment, slot: grant.slot, offset: offset as u64, number: grant.number }
     }
