@@ -160,6 +160,10 @@ impl Lot {
 
 impl Drop for Lot {
     fn drop(&mut self) {
+        // In a forked process the lock may be held for ever, by a thread that is not in it.
+        if !self.segment.mapping.is_here() {
+            return;
+        }
         if let Some(cut) = self.arena.segments().get_mut(self.segment.number as usize) {
             cut.give(self.offset, self.bytes);
         }

@@ -22,6 +22,8 @@ pub(crate) const PAGE: usize = 4096;
 /// The same where the system has set huge pages aside.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
+/// What the system counts the pages of a file in.
+const BLOCK: u64 = 512;
 /// What both sides of a segment rely on.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
 
@@ -32,6 +34,8 @@ pub(crate) struct Mapping {
     bytes: usize,
     /// The addresses that were taken for it, which is where it begins or somewhat before.
     taken: (NonNull<u8>, usize),
+    /// Where it is mapped: in a process forked from that one, something else may be there.
+    process: u32,
 }
 
 // SAFETY: an address range that stays mapped; who may touch what in it is said by those who use it.
@@ -54,7 +58,7 @@ impl Mapping {
         let first = NonNull::new(first.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: within the addresses that were taken, by their number.
         let start = unsafe { first.add(first.as_ptr().align_offset(page)) };
-        let mapping = Mapping { start, bytes, taken: (first, taken) };
+        let mapping = Mapping { start, bytes, taken: (first, taken), process: std::process::id() };
         let mut at = 0;
         for (offset, bytes) in parts {
             // SAFETY: within the addresses taken above, which nobody else knows yet.
@@ -75,6 +79,11 @@ impl Mapping {
         Raw::new(self.start.as_ptr(), self.bytes).sub(at..at + bytes)
     }
 
+    /// Not in a process that was forked from the one that has mapped it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     /// Lets pages that are written be there now, and not when they are first touched.
     fn populate(&self) -> io::Result<()> {
         // SAFETY: our own pages, which this process may write.
@@ -91,6 +100,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         // SAFETY: mapped by `of`, unmapped once; whoever has an address in it keeps the mapping.
         let _ = unsafe { rustix::mm::munmap(self.taken.0.as_ptr().cast(), self.taken.1) };
     }
@@ -160,6 +172,10 @@ pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<
     if file.st_size != bytes as i64 {
         return Err(format!("its segment has {} bytes, not {bytes}", file.st_size));
     }
+    // A page that is not there yet may be refused to who touches it: with a signal.
+    if (file.st_blocks as u64) < bytes as u64 / BLOCK {
+        return Err("its segment has holes".into());
+    }
     // Its blocks are its pages.
     let page = if file.st_blksize as usize == HUGE_PAGE { HUGE_PAGE } else { PAGE };
     let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ, page);
@@ -205,6 +221,9 @@ mod tests {
         let unsealed = memfd(MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&unsealed, 2 * PAGE as u64).unwrap();
         assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment is not sealed");
+        rustix::fs::fallocate(&unsealed, FallocateFlags::empty(), 0, PAGE as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&unsealed, SEALS | SealFlags::SEAL).unwrap();
+        assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment has holes");
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(map_foreign(&file, 2 * PAGE, &PARTS).unwrap_err().contains("no segment"));
     }

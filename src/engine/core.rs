@@ -35,6 +35,8 @@ const SILENT: u32 = 64;
 /// Where all that comes shows in memory, the poll set tells of ended processes only, who waits for one asks it before he
 /// sleeps, and it is asked otherwise once in so many looks.
 const SELDOM: u32 = 1024;
+/// How often a connection that has ended is read on: so much is never under way, unless its other side goes on writing.
+const SALVAGED: usize = 1024;
 /// For so long at most, swaps keep others from being read.
 const PAST: Duration = Duration::from_millis(1);
 
@@ -349,6 +351,7 @@ impl Core {
     fn ended(&mut self, peer: usize, class: Class) {
         let Some(pair) = self.links[peer].as_mut() else { return };
         pair.ended[class as usize] = true;
+        pair.conn(class).hear_out();
         if pair.ended != [true; 2] {
             return;
         }
@@ -359,6 +362,9 @@ impl Core {
             conn.push(Outgoing::control(Header::new(Kind::Bye, 0, 0)));
             // It waits for no more than this; if it has gone, that is no loss.
             let _ = conn.write(consumed, TURN_BYTES, &mut self.state);
+            if conn.is_looked_at() {
+                self.state.io.call(peer);
+            }
             self.disconnect(peer, class);
         }
     }
@@ -366,7 +372,8 @@ impl Core {
     /// What the peer had sent before it went is still good: the system may have refused a write only.
     fn salvage(&mut self, peer: usize, class: Class) {
         if let Some(pair) = self.links[peer].as_mut() {
-            while let Ok(true) = pair.conn(class).read(peer, TURN_BYTES, &mut self.state) {}
+            let conn = pair.conn(class);
+            (0..SALVAGED).all(|_| matches!(conn.read(peer, TURN_BYTES, &mut self.state), Ok(true)));
         }
         self.state.advance();
     }
@@ -476,8 +483,8 @@ impl Core {
     }
 
     /// Changes while peers' systems still take what was sent.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.links.iter().flatten().map(|pair| pair.fast.delivered() + pair.bulk.delivered()).sum()
+    pub(crate) fn delivered(&mut self) -> u64 {
+        self.links.iter_mut().flatten().map(|pair| pair.fast.delivered() + pair.bulk.delivered()).sum()
     }
 
     /// This rank will not use a communicator again.

@@ -53,9 +53,9 @@ impl Engine {
         members.iter().all(|rank| members.iter().all(|other| of(rank) & bit(*other) != 0))
     }
 
-    /// The memory that other processes read where it lies, if there are any.
+    /// The memory that other processes read where it lies, if there are any. It is not there in a process forked from this one.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
-        self.shared.arena.as_ref()
+        self.shared.arena.as_ref().filter(|_| !self.shared.home.is_away())
     }
 
     /// Why the link to a process is of its kind, and no better one.

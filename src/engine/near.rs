@@ -17,7 +17,6 @@ use super::state::Flight;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::Header;
-use crate::link::shm::Conn;
 use crate::link::tcp::Broken;
 use crate::runtime::clock::Clock;
 use crate::runtime::spin::{self, SpinPolicy};
@@ -75,17 +74,17 @@ impl Core {
         self.state.meetings.met(met);
         let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
         self.sides = sides;
-        match problem {
-            Ok(()) if met => {
-                self.state.order.moved(request.priority);
-                let parts = std::mem::replace(&mut request.parts, crate::buffer::parts::Parts::NONE);
-                return Some(Submitted::Over(parts));
-            }
-            Ok(()) => {}
-            Err((peer, broken)) => self.broken(peer, Class::Fast, broken),
+        if met && problem.is_ok() {
+            self.state.order.moved(request.priority);
+            let parts = std::mem::replace(&mut request.parts, crate::buffer::parts::Parts::NONE);
+            return Some(Submitted::Over(parts));
         }
         let op = record();
         self.fly_near(op.clone(), request);
+        // With what is in flight, it ends.
+        if let Err((peer, broken)) = problem {
+            self.broken(peer, Class::Fast, broken);
+        }
         Some(Submitted::Flying(op))
     }
 
@@ -192,7 +191,9 @@ impl Core {
 
     fn take_near(&mut self, side: &Side, bytes: usize) -> Result<(), Broken> {
         let link = self.links[side.peer].as_mut().and_then(|pair| pair.fast.shm_mut());
-        let Some(consumed) = link.map(Conn::receive_past).transpose()? else { return Ok(()) };
+        let Some(consumed) = link.map(|conn| conn.receive_past(&side.due)).transpose()? else {
+            return Ok(());
+        };
         let io = &mut self.state.io;
         io.returned(side.peer, consumed).map_err(Broken::Protocol)?;
         io.receive_eager(side.peer, bytes).map_err(Broken::Protocol)?;

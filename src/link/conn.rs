@@ -177,6 +177,13 @@ impl Conn {
         either!(self, conn => conn.forget(run))
     }
 
+    /// The peer has closed it in order, which was told: that is no news any more.
+    pub(crate) fn hear_out(&mut self) {
+        if let Conn::Shm(conn) = self {
+            conn.hear_out();
+        }
+    }
+
     /// Nothing is read or written any more.
     pub(crate) fn shut(&mut self) {
         either!(self, conn => conn.shut());
@@ -194,7 +201,7 @@ impl Conn {
     }
 
     /// Grows with what the peer's system has taken; the unit is the link's.
-    pub(crate) fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&mut self) -> u64 {
         either!(self, conn => conn.delivered())
     }
 

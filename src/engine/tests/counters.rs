@@ -3,7 +3,7 @@
 use super::lies::*;
 use super::*;
 
-const COUNTERS: &[Lie] = &[
+pub(super) const COUNTERS: &[Lie] = &[
     (
         "a frame number jumps",
         Call::Place(SMALL),
@@ -127,7 +127,7 @@ fn counters_of_a_connection_run_in_one_direction() {
     tell_all(COUNTERS);
 }
 
-const UNASKED: &[Lie] = &[
+pub(super) const UNASKED: &[Lie] = &[
     (
         "eager messages",
         Call::Place(SMALL),

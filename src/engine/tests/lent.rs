@@ -18,9 +18,9 @@ fn scene() -> (Scene, Arc<Hub>) {
     let memory = Memory { limit: 64 << 20 };
     let engine = Engine::new(0, peers, labels, Some(hub.clone()), SpinPolicy::Yield, memory).unwrap();
     let channel = engine.open(Channel::new(CHANNEL, "world".into(), [0, 1].into(), 0));
-    let liar = Liar { conns: link().1, frames: [0; 2], messages: 0 };
+    let liar = Liar { conns: link().1, far: None, frames: [0; 2], messages: 0 };
     let (plans, deadline) = (PlanCache::new(), Duration::from_secs(60));
-    (Scene { engine, liar, channel, members: 2, plans, next: 0, deadline }, hub)
+    (Scene { engine, liar, channel, members: 2, plans, next: 0, deadline, lends: false }, hub)
 }
 
 /// What the call lends, entered by a reader: by steps as far as they say, or at once in the direct way.

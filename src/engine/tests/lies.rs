@@ -44,9 +44,8 @@ fn class(error: &Error) -> &'static str {
     }
 }
 
-fn tell(lie: &Lie) {
+pub(super) fn tell(lie: &Lie, mut scene: Scene) {
     let (name, call, act, then) = *lie;
-    let mut scene = Scene::new();
     let begun = scene.begin(call);
     act(&mut scene.liar, &begun);
     match then {
@@ -94,7 +93,11 @@ fn tell(lie: &Lie) {
 }
 
 pub(super) fn tell_all(lies: &'static [Lie]) {
-    let told = |lie: &'static Lie| std::panic::catch_unwind(|| watched(lie.0, move || tell(lie)));
+    tell_all_in(lies, Scene::new);
+}
+
+pub(super) fn tell_all_in(lies: &'static [Lie], scene: fn() -> Scene) {
+    let told = |lie: &'static Lie| std::panic::catch_unwind(|| watched(lie.0, move || tell(lie, scene())));
     let failed: Vec<&str> = lies.iter().filter(|lie| told(lie).is_err()).map(|lie| lie.0).collect();
     assert!(failed.is_empty(), "the messages are above: {failed:#?}");
 }

@@ -3,7 +3,7 @@
 use super::lies::*;
 use super::*;
 
-const PAYLOAD: &[Lie] = &[
+pub(super) const PAYLOAD: &[Lie] = &[
     (
         "beyond the message",
         Call::Place(LARGE),
@@ -164,7 +164,7 @@ fn payload_goes_where_it_was_granted_or_nowhere() {
     tell_all(PAYLOAD);
 }
 
-const CREDIT: &[Lie] = &[
+pub(super) const CREDIT: &[Lie] = &[
     (
         "beyond the message",
         Call::Send(LARGE),
@@ -283,7 +283,7 @@ fn credit_is_for_what_is_sent() {
     tell_all(CREDIT);
 }
 
-const EXCHANGES: &[Lie] = &[
+pub(super) const EXCHANGES: &[Lie] = &[
     (
         "with more than the message",
         Call::Exchange(SMALL),

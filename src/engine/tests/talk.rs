@@ -11,7 +11,7 @@ fn hold(liar: &mut Liar, begun: &Begun, held: bool) {
     liar.send(Fast, header, &[]);
 }
 
-const HOLDS: &[Lie] = &[
+pub(super) const HOLDS: &[Lie] = &[
     (
         "deadlines held twice",
         Call::Place(SMALL),
@@ -70,7 +70,7 @@ fn lies_about_deadlines() {
     });
 }
 
-const MESSAGES: &[Lie] = &[
+pub(super) const MESSAGES: &[Lie] = &[
     (
         "an offer of all memory",
         Call::Receive(LARGE),
@@ -243,7 +243,7 @@ fn offers_to_a_rank_that_closes_are_bounded() {
     });
 }
 
-const TEXTS: &[Lie] = &[
+pub(super) const TEXTS: &[Lie] = &[
     (
         "an abort of garbage",
         Call::Place(SMALL),
@@ -396,7 +396,7 @@ fn text_is_read_or_refused() {
     tell_all(TEXTS);
 }
 
-const GOODBYES: &[Lie] = &[
+pub(super) const GOODBYES: &[Lie] = &[
     (
         "a communicator is closed on both connections",
         Call::Place(SMALL),

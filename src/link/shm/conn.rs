@@ -30,6 +30,8 @@ pub(crate) struct Conn {
     bye_queued: bool,
     /// The other process has ended, or closed the socket.
     pub(crate) ended: bool,
+    /// Its end has been told.
+    heard_out: bool,
     shut: bool,
     /// The same for both connections: what goes when both are gone.
     pair: Arc<Pair>,
@@ -90,6 +92,7 @@ impl Conn {
             numbers: Numbers::default(),
             bye_queued: false,
             ended: false,
+            heard_out: false,
             shut: false,
             pair: pair.clone(),
         });
@@ -120,7 +123,12 @@ impl Conn {
     /// Whether there is nothing to read. The end counts once all is read that came before.
     #[inline]
     pub(crate) fn read_blocked(&self) -> bool {
-        self.shut || !self.reader.has_frame() && !self.ended && !self.numbers.said_bye
+        self.shut || !self.reader.has_frame() && (self.heard_out || !self.ended && !self.numbers.said_bye)
+    }
+
+    /// Its end is known: that is no news any more.
+    pub(crate) fn hear_out(&mut self) {
+        self.heard_out = true;
     }
 
     /// Whether there is no room for what is to leave first.
@@ -228,7 +236,7 @@ impl Conn {
     pub(crate) fn may_send_past(&self, payload: usize) -> bool {
         self.outgoing.is_empty()
             && !(self.shut || self.ended || self.bye_queued || self.numbers.said_bye)
-            && !self.writer.is_full_for(payload)
+            && self.writer.is_free_for(payload)
     }
 
     /// Sends a frame at once, [where that may be](Self::may_send_past).
@@ -254,11 +262,12 @@ impl Conn {
         self.reader.payload(bytes)
     }
 
-    /// Takes a frame that is there. Returns how many eager bytes its sender has consumed.
+    /// Takes a frame that is [there](Self::holds). Returns how many eager bytes its sender has consumed.
     #[inline]
-    pub(crate) fn receive_past(&mut self) -> Result<u64, Broken> {
-        let Some(head) = self.reader.peek() else {
-            return Err(Broken::Protocol("a frame that has gone".into()));
+    pub(crate) fn receive_past(&mut self, due: &Header) -> Result<u64, Broken> {
+        // Its sender can write to it still.
+        let Some(head) = self.reader.peek().filter(|head| head[..STAMPS] == words(due)[..STAMPS]) else {
+            return Err(Broken::Protocol("a frame that has become another one".into()));
         };
         let header = Header::decode(&bytes(&head)).map_err(Broken::Protocol)?;
         self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
@@ -282,7 +291,7 @@ impl Conn {
         self.queued_bytes = 0;
     }
 
-    pub(crate) fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&mut self) -> u64 {
         self.writer.delivered()
     }
 
@@ -303,7 +312,7 @@ fn words(header: &Header) -> Head {
     })
 }
 
-fn bytes(head: &Head) -> [u8; HEADER_BYTES] {
+pub(super) fn bytes(head: &Head) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     for (at, word) in head.iter().enumerate() {
         bytes[at * WORD..][..WORD].copy_from_slice(&word.to_le_bytes());

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 
 /// Two numbers that say what the descriptors are.
@@ -49,6 +49,10 @@ pub(crate) fn receive(socket: impl AsFd) -> Result<Option<(About, Vec<OwnedFd>)>
     match message.bytes {
         0 => Ok(None),
         ABOUT_BYTES => {
+            if fds.is_empty() && message.flags.contains(ReturnFlags::CTRUNC) {
+                // This process may have no more.
+                return Err(Errno::MFILE);
+            }
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
             Ok(Some(([number(0), number(8)], fds)))
         }

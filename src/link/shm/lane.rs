@@ -162,7 +162,13 @@ impl Ends {
 
     pub(super) fn reader(&self, class: Class) -> Reader {
         let ring = self.theirs.sizes.ring(&self.theirs.mapping, class);
-        Reader::new(ring, self.mine.words.clone(), HEADS[class as usize])
+        let (heads, at) = self.heads(class);
+        Reader::new(ring, heads, at)
+    }
+
+    /// Where this process says how far it has read a ring.
+    pub(super) fn heads(&self, class: Class) -> (Words, usize) {
+        (self.mine.words.clone(), HEADS[class as usize])
     }
 
     /// What is lent, here and there.

@@ -20,8 +20,12 @@ mod lane;
 mod models;
 mod reach;
 mod ring;
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests;
 mod words;
 
+#[cfg(all(test, not(hcomm_loom)))]
+pub(crate) use tests::Far;
 pub(crate) use {
     attach::{Process, read as read_process},
     bell::Naps,

@@ -73,23 +73,35 @@ impl Writer {
         if end - self.head <= self.ring.bytes {
             return Ok(true);
         }
-        let head = self.heads.at(self.head_at).load(Ordering::Acquire);
-        if head < self.head || head > self.tail {
-            return Err(format!("claims to have read up to {head} after {}, of {}", self.head, self.tail));
-        }
-        self.head = head;
-        Ok(end - head <= self.ring.bytes)
+        self.head = self.told().map_err(|head| {
+            format!("claims to have read up to {head} after {}, of {}", self.head, self.tail)
+        })?;
+        Ok(end - self.head <= self.ring.bytes)
     }
 
-    /// Whether the reader must read before there is room for a frame with so much payload.
+    /// How far the reader says that he has read. `Err` if he can't have.
+    fn told(&self) -> Result<u64, u64> {
+        let head = self.heads.at(self.head_at).load(Ordering::Acquire);
+        if (self.head..=self.tail).contains(&head) { Ok(head) } else { Err(head) }
+    }
+
+    /// Whether the reader must read before there is room for a frame with so much payload. Not if he says what can't be: then
+    /// who writes finds it out.
     pub(super) fn is_full_for(&self, payload: usize) -> bool {
         let end = self.tail + frame_bytes(payload) + LINE as u64;
-        end.saturating_sub(self.delivered()) > self.ring.bytes
+        self.told().is_ok_and(|head| end - head > self.ring.bytes)
     }
 
-    /// Grows with what the reader has read.
-    pub(super) fn delivered(&self) -> u64 {
-        self.heads.at(self.head_at).load(Ordering::Acquire)
+    /// Whether there is room for one for certain.
+    pub(super) fn is_free_for(&self, payload: usize) -> bool {
+        let end = self.tail + frame_bytes(payload) + LINE as u64;
+        self.told().is_ok_and(|head| end - head <= self.ring.bytes)
+    }
+
+    /// Grows with what the reader has read, and whatever he says, no further than what was written.
+    pub(super) fn delivered(&mut self) -> u64 {
+        self.head = self.told().unwrap_or(self.head);
+        self.head
     }
 
     /// Where the payload of the next frame goes, for which there is room.
