@@ -1,5 +1,5 @@
-//! What waiting costs others: the processor time of idle ranks, and how late a ticker is that shares its runtime with
-//! large operations.
+//! What waiting costs: the processor time of idle ranks, how long it takes to wake one, and how late a ticker is that shares
+//! its runtime with large operations.
 //!
 //! `cargo bench --bench waiting` takes two minutes and some 5 GiB; `-- --quick` some twenty seconds, and fails if idle ranks
 //! do anything at all.
@@ -9,10 +9,12 @@
 #[path = "../tests/common/idle.rs"]
 mod idle;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hcomm::{Communicator, InitError, Rank, ReduceOp, Tag, Token};
+use hcomm::{Communicator, InitError, Rank, ReduceOp, SharedMemory, Tag, Token};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -65,27 +67,43 @@ fn receives(what: &str, quick: Option<u64>, wall: Duration, ranks: Vec<Communica
     idle(what, quick, wall, ranks.into_iter().map(receive).collect());
 }
 
-/// The ranks from `first` on of a world that begin to meet.
-fn meet(first: usize, world: usize, deadline: Duration) -> Vec<JoinHandle<Result<Communicator, InitError>>> {
+/// The ranks from `first` on of a world that begin to meet, each a process to the others.
+fn meet(
+    (first, world): (usize, usize),
+    deadline: Duration,
+    shared: SharedMemory,
+) -> Vec<JoinHandle<Result<Communicator, InitError>>> {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
     let token = Token::random().expect("random bytes");
     let join = |rank: usize| {
-        let builder = Communicator::builder().rank(rank as u32).world(world as u32).token(token.clone());
+        let builder = Communicator::builder().rank(rank as u32).world(world as u32);
+        let builder = builder.token(token.clone()).shared_memory(shared);
         let connect = builder.root(free.to_string()).rendezvous_deadline(deadline).connect();
         std::thread::spawn(move || runtime().block_on(connect))
     };
-    (first..first + IDLE_RANKS).map(join).collect()
+    (first..world.min(first + IDLE_RANKS)).map(join).collect()
+}
+
+/// All ranks of a world.
+fn all(world: usize, shared: SharedMemory) -> Vec<Communicator> {
+    let ranks = meet((0, world), Duration::from_secs(60), shared).into_iter();
+    ranks.map(|rank| rank.join().expect("a rank").expect("a world")).collect()
 }
 
 /// Ranks that wait: for a message on each link, and for a rank that does not come to set-up.
 fn idle_ranks(quick: bool, wall: Duration) {
     let quick = quick.then_some(idle::QUIET);
     receives("in a pending receive, memory", quick, wall, Communicator::local(IDLE_RANKS));
-    let ranks = meet(0, IDLE_RANKS, Duration::from_secs(60)).into_iter();
-    let ranks = ranks.map(|rank| rank.join().expect("a rank").expect("a world")).collect();
-    receives("in a pending receive, TCP", quick, wall, ranks);
-    idle("in set-up, the last rank absent", quick, wall, meet(0, IDLE_RANKS + 1, wall));
-    idle("in set-up, the root absent", quick.map(|_| TRIES), wall, meet(1, IDLE_RANKS + 1, wall));
+    let shared = all(IDLE_RANKS, SharedMemory::Require);
+    receives("in a pending receive, shared memory", quick, wall, shared);
+    receives("in a pending receive, TCP", quick, wall, all(IDLE_RANKS, SharedMemory::Never));
+    idle("in set-up, the last rank absent", quick, wall, meet((0, IDLE_RANKS + 1), wall, SharedMemory::Auto));
+    idle(
+        "in set-up, the root absent",
+        quick.map(|_| TRIES),
+        wall,
+        meet((1, IDLE_RANKS + 1), wall, SharedMemory::Auto),
+    );
 }
 
 /// How late each tick is, in order of lateness.
@@ -148,6 +166,82 @@ fn beside(bytes: usize, count: usize) {
     }
 }
 
+/// Long enough to be asleep by then.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// The median of how long each of these takes from one thread to another that sleeps: `send` gets the time, `receive` gives it
+/// back when it has come.
+fn one_way(
+    count: usize,
+    mut send: impl FnMut(u64) + Send + 'static,
+    mut receive: impl FnMut() -> u64,
+) -> Duration {
+    let begun = Instant::now();
+    let sender = std::thread::spawn(move || {
+        for _ in 0..count {
+            std::thread::sleep(PAUSE);
+            send(begun.elapsed().as_nanos() as u64);
+        }
+    });
+    let late = |_| {
+        // What came is looked at before the time is.
+        let sent_at = Duration::from_nanos(receive());
+        begun.elapsed().saturating_sub(sent_at)
+    };
+    let mut late: Vec<Duration> = (0..count).map(late).collect();
+    sender.join().expect("a sender");
+    late.sort_unstable();
+    late[count / 2]
+}
+
+/// A descriptor of the system, that a thread sleeps on.
+fn raw_wake(count: usize) -> Duration {
+    let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("an eventfd"));
+    let sent_at = Arc::new(AtomicU64::new(0));
+    let (far, sent) = (bell.clone(), sent_at.clone());
+    let send = move |at: u64| {
+        sent.store(at, Ordering::SeqCst);
+        rustix::io::write(&*far, &1u64.to_ne_bytes()).expect("a counter that is not full");
+    };
+    let rings = std::cell::Cell::new(0);
+    one_way(count, send, || {
+        if rings.get() == 0 {
+            let mut bytes = [0; 8];
+            rustix::io::read(&*bell, &mut bytes).expect("a number");
+            rings.set(u64::from_ne_bytes(bytes));
+        }
+        rings.set(rings.get() - 1);
+        sent_at.load(Ordering::SeqCst)
+    })
+}
+
+/// A message of eight bytes to a rank that sleeps, in such a runtime.
+fn message_wake(count: usize, shared: SharedMemory, runtime: &Runtime) -> Duration {
+    let mut ranks = all(2, shared);
+    let (receiver, sender) = (ranks.remove(0), ranks.remove(0));
+    let send = move |at| drop(sender.send(Rank(0), Tag(0), vec![at]).wait());
+    one_way(count, send, || {
+        runtime.block_on(receiver.recv(Rank(1), Tag(0), vec![0u64])).expect("a message")[0]
+    })
+}
+
+/// What waking costs, beside what the system takes for it.
+fn wakes(count: usize) {
+    let many = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let raw = raw_wake(count);
+    println!("one way to a thread that sleeps, eventfd: {:.1} us", raw.as_secs_f64() * 1e6);
+    for (shared, link) in [(SharedMemory::Require, "shared memory"), (SharedMemory::Never, "TCP")] {
+        for (runtime, flavour) in [(&runtime(), "current-thread"), (&many, "multi-thread")] {
+            let late = message_wake(count, shared, runtime);
+            println!(
+                "one way to a rank that sleeps, {link}, {flavour}: {:.1} us, {:.2} times that",
+                late.as_secs_f64() * 1e6,
+                late.as_secs_f64() / raw.as_secs_f64()
+            );
+        }
+    }
+}
+
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick" || argument == "--test");
     let (wall, count, bytes) = match quick {
@@ -155,6 +249,7 @@ fn main() {
         false => (Duration::from_secs(10), 5000, 1 << 30),
     };
     idle_ranks(quick, wall);
+    wakes(if quick { 50 } else { 1000 });
     show("the ticker alone", &runtime().block_on(async { tokio::spawn(ticks(count)).await.expect("ticks") }));
     beside(bytes, count);
 }

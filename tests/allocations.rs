@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
-use hcomm::{Buffer, Communicator, Rank, ReduceOp, Token};
+use hcomm::{Buffer, Communicator, Rank, ReduceOp, SharedMemory, Token};
 
 struct Counting;
 
@@ -41,17 +41,18 @@ type Make = fn(&mut Communicator, usize) -> Act;
 
 /// Hands its buffer from each operation to the next.
 fn with_buffer(
+    comm: &Communicator,
     elements: usize,
     act: impl Fn(&mut Communicator, Buffer<f32>) -> Buffer<f32> + 'static,
 ) -> Act {
-    let mut buffer = Some(Buffer::<f32>::zeroed(elements));
+    let mut buffer = Some(comm.alloc::<f32>(elements));
     Box::new(move |comm| buffer = buffer.take().map(|buffer| act(comm, buffer)))
 }
 
 const ACTS: [(&str, Make); 8] = [
-    ("all_reduce, broadcast, messages", |_, elements| {
-        let mut received = Some(Buffer::<f32>::zeroed(elements));
-        let mut buffer = Some(Buffer::<f32>::zeroed(elements));
+    ("all_reduce, broadcast, messages", |comm, elements| {
+        let mut received = Some(comm.alloc::<f32>(elements));
+        let mut buffer = Some(comm.alloc::<f32>(elements));
         Box::new(move |comm| {
             let (me, n) = (comm.rank().0, comm.size() as u32);
             let mine = comm.all_reduce(buffer.take().unwrap(), ReduceOp::Max).wait().unwrap();
@@ -64,34 +65,34 @@ const ACTS: [(&str, Make); 8] = [
     }),
     ("prepared all_reduce", |comm, elements| {
         let prepared = comm.prepare_all_reduce(elements, ReduceOp::Sum).unwrap();
-        with_buffer(elements, move |comm, buffer| prepared.run(comm, buffer).wait().unwrap())
+        with_buffer(comm, elements, move |comm, buffer| prepared.run(comm, buffer).wait().unwrap())
     }),
     ("all_gather", |comm, elements| {
-        with_buffer(elements * comm.size(), |comm, buffer| comm.all_gather(buffer).wait().unwrap())
+        with_buffer(comm, elements * comm.size(), |comm, buffer| comm.all_gather(buffer).wait().unwrap())
     }),
     ("reduce_scatter", |comm, elements| {
-        with_buffer(elements * comm.size(), |comm, buffer| {
+        with_buffer(comm, elements * comm.size(), |comm, buffer| {
             comm.reduce_scatter(buffer, ReduceOp::Sum).wait().unwrap()
         })
     }),
     ("barrier", |_, _| Box::new(|comm| comm.barrier().wait().unwrap())),
     ("under a key", |comm, elements| {
         let stream = Mutex::new(comm.keyed("held").unwrap());
-        with_buffer(elements, move |_, buffer| {
+        with_buffer(comm, elements, move |_, buffer| {
             let mut stream = stream.lock().unwrap();
             let buffer = stream.all_reduce(buffer, ReduceOp::Sum).wait().unwrap();
             stream.broadcast(buffer, Rank(1)).wait().unwrap()
         })
     }),
-    ("under a key that is asked for each time", |_, elements| {
-        with_buffer(elements, |comm, buffer| {
+    ("under a key that is asked for each time", |comm, elements| {
+        with_buffer(comm, elements, |comm, buffer| {
             comm.keyed("asked for").unwrap().all_reduce(buffer, ReduceOp::Sum).wait().unwrap()
         })
     }),
     ("awaited", |comm, elements| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let prepared = comm.prepare_all_reduce(elements, ReduceOp::Sum).unwrap();
-        with_buffer(elements, move |comm, buffer| {
+        with_buffer(comm, elements, move |comm, buffer| {
             runtime.block_on(async {
                 let buffer = comm.all_reduce(buffer, ReduceOp::Max).await.unwrap();
                 let buffer = comm.broadcast(buffer, Rank(0)).await.unwrap();
@@ -138,12 +139,13 @@ fn rounds(ranks: Vec<Communicator>, make: Make, elements: usize) -> Vec<usize> {
     })
 }
 
-fn between_sockets(ranks: u32) -> Vec<Communicator> {
+fn between_processes(ranks: u32, shared: SharedMemory) -> Vec<Communicator> {
     let path = std::env::temp_dir().join(format!("hcomm-allocations-{}", std::process::id()));
     let token = Token::random().unwrap();
     let threads: Vec<_> = (0..ranks)
         .map(|rank| {
-            let builder = Communicator::builder().rank(rank).world(ranks).file(&path).token(token.clone());
+            let builder = Communicator::builder().rank(rank).world(ranks).file(&path);
+            let builder = builder.token(token.clone()).shared_memory(shared);
             std::thread::spawn(move || builder.connect_blocking().unwrap())
         })
         .collect();
@@ -156,8 +158,11 @@ fn operations_allocate_nothing_after_warm_up() {
     for (n, acts) in [(2, &ACTS[..1]), (3, &ACTS[..])] {
         for (name, make) in acts {
             for elements in [2, 20_000] {
-                for (link, ranks) in [("memory", Communicator::local(n)), ("TCP", between_sockets(n as u32))]
-                {
+                for (link, ranks) in [
+                    ("memory", Communicator::local(n)),
+                    ("shared memory", between_processes(n as u32, SharedMemory::Require)),
+                    ("TCP", between_processes(n as u32, SharedMemory::Never)),
+                ] {
                     let counted = rounds(ranks, *make, elements);
                     assert_eq!(
                         counted.last(),

@@ -217,7 +217,7 @@ fn copies_of_slices_and_descriptors_are_shown() {
             let used = comm.resources();
             let (descriptors, lanes) = match link {
                 common::Link::Memory => (0, 0),
-                common::Link::Shm => (2 * 3, 2 * ((4 << 10) + (256 << 10) + (2 << 20))),
+                common::Link::Shm => (2 * 3, 2 * ((4 << 10) + (256 << 10) + (512 << 10))),
                 common::Link::Tcp => (2 * 2, 0),
             };
             assert_eq!((used.descriptors, used.threads, used.staged), (descriptors + 2, 1, 0), "{link:?}");

@@ -83,6 +83,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/kernel/narrow.rs",
     "src/kernel/sweep.rs",
     "src/kernel/tests.rs",
+    "src/link/shm/attach.rs",
     "src/link/shm/words.rs",
     "src/runtime/fork.rs",
     "src/runtime/park.rs",

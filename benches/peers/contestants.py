@@ -66,7 +66,7 @@ class Contestant:
     title: str
     needs: str  # the name of what setup.sh builds
     launches: Callable[[Run], list[Launch]]  # one after the other
-    kind: str = "peer"  # peer, limit, hcomm or prepared
+    kind: str = "peer"  # peer, limit, hcomm, copied or prepared
     counts: bool = True  # whether it can be "best peer"
     at_once: bool = False  # one start per repetition for all sizes: for those that are slow to start
 
@@ -173,6 +173,9 @@ def contestants(case):
         peers += threads
     if case.op == "all_reduce":
         prepared = hcomm(["--prepared"])
+        if case.link == "shm":
+            copied = hcomm(["--buffer", "vec"])
+            us.append(Contestant("hcomm-vec", "hcomm, from a Vec", "hcomm", copied, kind="copied"))
         us.append(Contestant("hcomm-prepared", "hcomm, prepared", "hcomm", prepared, kind="prepared"))
     return peers + us + memory_limits(case)
 
@@ -196,8 +199,9 @@ def tcp_limits(case):
 def memory_limits(case):
     if case.ranks != 2 or case.op != "all_reduce":
         return []
-    return [
-        limit_of("direct-threads", "direct_threads"),
+    threads = [limit_of("direct-threads", "direct_threads")] if case.link == "memory" else []
+    pull = [limit_of("pull-processes", "pull_processes")] if case.link == "shm" else []
+    return threads + pull + [
         limit_of("direct-processes", "direct_processes"),
         limit_of("wake", "wake", sizes="8"),
     ]

@@ -238,6 +238,8 @@ def wanted_cases(args):
         Case("tcp", 2, args.op, False, alike),
         Case("tcp", 2, args.op, False, None),
         Case("tcp", 4, args.op, False, alike),
+        Case("shm", 2, args.op, False, None),
+        Case("shm", 4, args.op, False, None),
         Case("memory", 2, args.op, False, None),
         Case("memory", 2, args.op, True, None),
         Case("memory", 4, args.op, False, None),

@@ -63,8 +63,13 @@ def row(case, size, measured, result, brief):
             yield limit, number(measured.medians[bound.name, size]) if bound else "–"
         if floor:
             limit = "a two-way stream" if case.link == "tcp" else "a direct all_reduce"
-            which = ", prepared" * (ours.kind == "prepared")
+            which = {"prepared": ", prepared", "copied": ", from a Vec"}.get(ours.kind, "")
             yield f"share of {limit}{which}", share(measured.ratio(bound, ours, size))
+            pull = next((c for c in everyone if c.name == "pull-processes"), None)
+            if pull:
+                yield f"share where each writes its own{which}", share(measured.ratio(pull, ours, size))
+        if ours.kind == "copied":
+            yield "best ÷ hcomm, from a Vec", times(measured.ratio(best, ours, size))
 
 
 def times(ratio):

@@ -6,6 +6,7 @@
 //!   hello, proofs           ◀─▶      the session key, as on every connection; both of one user
 //!   sizes, lane, bell       ◀─▶      what each writes, and what rings for it (SCM_RIGHTS)
 //!   the nonce it reads      ◀─▶      in the other's lane, which its owner compares
+//!   where that is, whether  ◀─▶      it can be read there as well, without being mapped
 //! on the TCP connection that stands:
 //!   how it went             ◀─▶      only if it went well on both sides is memory used
 //! ```
@@ -36,7 +37,7 @@ use super::token::{Key, nonce};
 use super::wait::{First, first};
 use super::{Member, PeerStreams, limits};
 use crate::error::InitError;
-use crate::link::shm::{Ends, Lane, Sizes, hand_over};
+use crate::link::shm::{Ends, Lane, Process, Sizes, hand_over};
 use crate::rank::Rank;
 
 /// Bytes of a name, and of a nonce: nobody guesses it.
@@ -45,7 +46,7 @@ const NAME_BYTES: usize = 16;
 const VISITORS_MAX: usize = 64;
 /// Longest that one may take for that.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
-/// Pause before another try where its queue is full.
+/// Pause before another try where a queue is full, or descriptors are too few.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Longest reason that is told, in bytes.
 const REASON_MAX: usize = 512;
@@ -103,8 +104,9 @@ impl Door {
         match opened {
             Ok((listener, name)) => Door { listener: Some(listener), sharing: Sharing::By(name) },
             Err(error) => {
-                let mut reason = format!("no local socket: {error}");
-                reason.truncate(super::message::HOST_BYTES_MAX);
+                // The text of a system's error, which is short.
+                let reason = format!("no local socket: {error}");
+                let reason = reason.chars().take(REASON_MAX / 4).collect();
                 Door { listener: None, sharing: Sharing::Unable(reason) }
             }
         }
@@ -275,9 +277,16 @@ fn gate(listener: unix::UnixListener, rank: Rank, session: Key, callers: Callers
         let Ok(listener) = UnixListener::from_std(listener) else { return };
         let places = Arc::new(Semaphore::new(VISITORS_MAX));
         let mut visitors = JoinSet::new();
-        while let Ok(place) = places.clone().acquire_owned().await
-            && let Ok((mut stream, _)) = listener.accept().await
-        {
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let mut stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                // For want of descriptors, mostly: others will have ended by then.
+                Err(error) => {
+                    tracing::debug!(%error, "accepting a connection failed");
+                    sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+            };
             while visitors.try_join_next().is_some() {}
             let (session, callers) = (session.clone(), callers.clone());
             visitors.spawn(async move {
@@ -405,8 +414,9 @@ impl Attempt {
             awaited.recv().await.ok_or("the local socket is gone".to_string())?
         };
         let Lanes { mine, theirs, my_bell, their_bell } = self.swap_lanes(&mut stream).await?;
+        let (reads, is_read) = try_reading(&mut stream, &mine, &theirs).await?;
         let socket = stream.into_std().map_err(|error| Hitch::Found(error.to_string()))?;
-        Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell })
+        Ok(Ends { mine, theirs, socket: socket.into(), my_bell, their_bell, reads, is_read })
     }
 
     async fn call(&self) -> Result<UnixStream, Hitch> {
@@ -459,6 +469,23 @@ impl Attempt {
         }
         Ok(Lanes { mine, theirs, my_bell, their_bell })
     }
+}
+
+/// Whether each can read the other's memory where it is not mapped: the nonce once more, by its address. Rules of the system, or a
+/// container, may forbid it, and then it is done without.
+async fn try_reading(
+    stream: &mut UnixStream,
+    mine: &Lane,
+    theirs: &Lane,
+) -> Result<(Option<Process>, bool), Hitch> {
+    let broken = |error: io::Error| Hitch::Gone(describe(&error));
+    stream.write_u64_le(mine.nonce_address()).await.map_err(broken)?;
+    let address = stream.read_u64_le().await.map_err(broken)?;
+    let process = stream.peer_cred().ok().and_then(|of| of.pid()).and_then(|pid| Process::try_from(pid).ok());
+    let reads = process.filter(|process| theirs.is_at(*process, address));
+    stream.write_u8(u8::from(reads.is_some())).await.map_err(broken)?;
+    let is_read = stream.read_u8().await.map_err(broken)? == 1;
+    Ok((reads, is_read))
 }
 
 struct Lanes {

@@ -12,7 +12,7 @@ use crate::buffer::arena::{Arena, Place, Shared};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Pool;
 use crate::buffer::raw::Raw;
-use crate::link::frame::{Header, Kind, Outgoing, PAYLOAD_MAX, Payload};
+use crate::link::frame::{Header, Kind, Lent, Outgoing, PAYLOAD_MAX, Payload};
 use crate::link::memory::{Hub, Lease, Message};
 use crate::link::shm::{Grant, Reach};
 use crate::link::{Class, RunKey};
@@ -32,6 +32,9 @@ const URGENT_MAX: usize = EAGER_WINDOW;
 /// Urgent payload beyond this waits while so much is queued on the fast connection: what control, and small messages,
 /// wait behind.
 const URGENT_QUEUE: usize = 2 * PAYLOAD_MAX;
+/// Memory that is in no segment is read where it lies from this size on: the system copies slower than this process does, and what is
+/// smaller stays in the cache on its way through a ring.
+pub(crate) const UNMAPPED_MIN: usize = 1 << 20;
 /// Frames waiting to leave beyond which a peer gets no answers that it can do without: it asks and does not read.
 const ANSWERS_MAX: usize = 1024;
 
@@ -170,6 +173,24 @@ impl Io {
             self.handing.push(peer);
         }
         Some(grant)
+    }
+
+    /// Lets a peer read all memory of an operation, if that pays.
+    pub(crate) fn lend_all(&mut self, peer: usize, parts: &Parts) -> Option<Lent> {
+        if let Some(place) = self.place_of(parts) {
+            let grant = self.lend_to(peer, &place.segment)?;
+            return Some(Lent::new(place.segment.number, place.offset, grant));
+        }
+        let raw = parts.raw();
+        if raw.len() < UNMAPPED_MIN {
+            return None;
+        }
+        self.lend_unmapped(peer).map(|grant| Lent::unmapped(raw.as_ptr() as u64, grant))
+    }
+
+    /// Lets a peer read memory that is in no segment.
+    pub(crate) fn lend_unmapped(&mut self, peer: usize) -> Option<Grant> {
+        self.reach(peer)?.lend_unmapped()
     }
 
     pub(crate) fn take_back(&mut self, peer: usize, grant: Grant) {

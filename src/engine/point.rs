@@ -13,7 +13,7 @@ use super::io::{EAGER_MAX, Io, Via};
 use super::matching::{Content, Known, Unexpected};
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
-use crate::link::frame::{EAGER, Header, Kind, Lent, Outgoing, PAYLOAD_MAX, POINT};
+use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX, POINT};
 use crate::link::memory::Lease;
 use crate::link::shm::Grant;
 use crate::link::{Class, Sink};
@@ -151,14 +151,12 @@ impl Point {
         }
         if *queued == 0
             && raw.len() > 0
-            && let Some(place) = io.place_of(&self.parts)
-            && let Some(grant) = io.lend_to(world, &place.segment)
+            && let Some(lent) = io.lend_all(world, &self.parts)
         {
-            (*lends, *queued) = (Some(grant), raw.len());
+            (*lends, *queued) = (Some(Grant { slot: lent.slot, number: lent.number }), raw.len());
             let mut header = Header { kind: Kind::Lend, flags: POINT, ..header };
             header.offset = raw.len() as u64;
-            let lent = Lent::new(place.segment.number, place.offset, grant);
-            io.control(world, Outgoing::with_body(header, lent.encode().to_vec()));
+            io.control(world, Outgoing::placed(header, lent));
         }
         // A small one that was beyond the budget travels as small ones do, where its receiver looks without being woken.
         let class = if raw.len() <= EAGER_MAX { Class::Fast } else { Class::Bulk };
@@ -199,10 +197,11 @@ impl Point {
             return false;
         };
         let number = *number;
-        let Some(src) = lent.here(world, raw.len(), io) else { return false };
+        if !lent.is_here(world, raw.len(), io) {
+            return false;
+        }
         let end = (*arrived + SLICE).min(raw.len());
-        raw.sub(*arrived..end).claim_and_copy_from(src.sub(*arrived..end));
-        if !io.stands(world, lent.grant()) {
+        if !lent.copy(*arrived..end, raw.sub(*arrived..end)) || !io.stands(world, lent.grant()) {
             return false;
         }
         *arrived = end;

@@ -69,7 +69,7 @@ pub(crate) struct Shared {
     pub(super) arena: Option<Arc<Arena>>,
     pub(super) sharing: OnceLock<Vec<u64>>,
     pub(super) hub: Option<Arc<Hub>>,
-    neighbours: Arc<Neighbours>,
+    pub(super) neighbours: Arc<Neighbours>,
     pub(super) me: usize,
     pub(super) has_links: bool,
     pub(super) policy: SpinPolicy,

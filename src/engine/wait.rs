@@ -85,6 +85,7 @@ impl Shared {
                     let idle_since = *wait.idle_since.get_or_insert(now);
                     if now - *begun.get_or_insert(now) >= spin::POLL_SPIN {
                         if !moved {
+                            self.neighbours.part(self.me, now);
                             // Whoever else wants this processor may be the peer, or keep him from his.
                             spin::yield_processor();
                         }

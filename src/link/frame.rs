@@ -250,7 +250,20 @@ pub(crate) struct Lent {
 /// Bytes of a [`Lent`].
 const LENT_BYTES: usize = 24;
 
+/// In the place of a segment's number: memory that is in none, at an address of the process.
+const UNMAPPED: u32 = u32::MAX;
+
 impl Lent {
+    /// Memory at this address, in no segment.
+    pub(crate) fn unmapped(address: u64, grant: Grant) -> Lent {
+        Lent { segment: UNMAPPED, slot: grant.slot, offset: address, number: grant.number }
+    }
+
+    /// Where it is in the process, if it is in no segment.
+    pub(crate) fn address(&self) -> Option<u64> {
+        (self.segment == UNMAPPED).then_some(self.offset)
+    }
+
     pub(crate) fn new(segment: u32, offset: usize, grant: Grant) -> Lent {
         Lent { segment, slot: grant.slot, offset: offset as u64, number: grant.number }
     }
@@ -283,6 +296,8 @@ pub(crate) enum Payload {
         step: u16,
     },
     Owned(Vec<u8>),
+    /// Where memory lies that the receiver reads.
+    Place([u8; LENT_BYTES]),
 }
 
 impl Payload {
@@ -291,6 +306,7 @@ impl Payload {
             Payload::None => &[],
             Payload::Lent { raw, .. } => raw.bytes_ref(),
             Payload::Owned(bytes) => bytes,
+            Payload::Place(bytes) => bytes,
         }
     }
 }
@@ -305,6 +321,12 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn control(header: Header) -> Self {
         Outgoing { header, payload: Payload::None }
+    }
+
+    /// Tells where memory lies.
+    pub(crate) fn placed(mut header: Header, lent: Lent) -> Self {
+        header.length = LENT_BYTES as u32;
+        Outgoing { header, payload: Payload::Place(lent.encode()) }
     }
 
     pub(crate) fn with_body(mut header: Header, body: Vec<u8>) -> Self {

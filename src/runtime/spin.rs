@@ -70,6 +70,28 @@ pub(crate) fn yield_processor() {
     rustix::thread::sched_yield();
 }
 
+/// The processor that this thread is on just now.
+pub(crate) fn processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// Milliseconds of a clock that all processes of a host have in common.
+pub(crate) fn system_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// Lets this thread go on elsewhere, if it may run on any other processor. What it may run on stays as it was.
+#[cold]
+pub(crate) fn leave(processor: usize) {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+    let mut others = allowed;
+    others.unset(processor);
+    if others.count() > 0 && rustix::thread::sched_setaffinity(None, &others).is_ok() {
+        let _ = rustix::thread::sched_setaffinity(None, &allowed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -115,7 +115,7 @@ fn limited(name: &str, bytes: u64) -> Command {
 /// To pass this limit is a signal, which must not come.
 #[test]
 fn a_limit_of_file_sizes_is_told_and_tcp_used() {
-    for bytes in [0, 4096, 2 << 20] {
+    for bytes in [0, 4096, 512 << 10] {
         assert_falls_back(|| limited(FILES, bytes), &format!("{bytes} available of a file (RLIMIT_FSIZE"));
     }
     assert_refused(|| limited(FILES, 4096), "a file (RLIMIT_FSIZE");
@@ -124,10 +124,10 @@ fn a_limit_of_file_sizes_is_told_and_tcp_used() {
 #[test]
 fn a_limit_of_addresses_is_told_and_tcp_used() {
     // The stack of the thread that sets up fits; with more, so does the lane that this rank writes, and not the other one.
-    for bytes in [6 << 20, 9 << 20] {
+    for bytes in [4 << 20, 5 << 20] {
         assert_falls_back(|| limited(ADDRESSES, bytes), "addresses (RLIMIT_AS");
     }
-    assert_refused(|| limited(ADDRESSES, 6 << 20), "addresses (RLIMIT_AS");
+    assert_refused(|| limited(ADDRESSES, 4 << 20), "addresses (RLIMIT_AS");
 }
 
 /// Files of control groups, as a process sees them that has a file system of its own: real groups are not everybody's to make.

@@ -1,12 +1,13 @@
 //! A process that is killed while both work in the memory that they share.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hcomm::{Error, LinkKind, Rank, ReduceOp};
 
 use super::common::processes::say;
-use super::common::{Random, assert_usable, class};
+use super::common::{Random, assert_usable, class, meeting_place};
 use super::world::{World, own};
 use super::{join, say_links};
 
@@ -46,22 +47,29 @@ pub fn reduce_until_told() {
 fn names() -> BTreeSet<String> {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
     let sockets = sockets.lines().filter_map(|line| Some(format!("@{}", line.split_once('@')?.1)));
-    let files = ["/tmp", "/dev/shm"].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
-    let files = files.flatten().flatten().map(|entry| entry.path().to_string_lossy().into_owned());
+    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let files = files.map(|entry| entry.path().to_string_lossy().into_owned());
     sockets.chain(files).filter(|name| name.contains("hcomm")).collect()
 }
 
-/// Others may be at work here, whose names go as well. What tests name so themselves is no concern.
+/// Others may be at work here, whose names go as well.
 fn assert_gone(before: &BTreeSet<String>) {
     let until = Instant::now() + Duration::from_secs(20);
     let mut suspects: Vec<String> = names().difference(before).cloned().collect();
-    suspects.retain(|name| !name.contains("hcomm-test-"));
     while !suspects.is_empty() {
         assert!(Instant::now() < until, "left behind: {suspects:?}");
         std::thread::sleep(Duration::from_millis(20));
         let now = names();
         suspects.retain(|name| now.contains(name));
     }
+}
+
+/// Files with names that this process has open, beside the input and output that it was given.
+fn named(pid: u32) -> Vec<PathBuf> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let open = open.filter(|entry| !["0", "1", "2"].iter().any(|given| entry.file_name() == *given));
+    let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    open.filter(|path| path.starts_with("/tmp") || path.starts_with("/dev/shm")).collect()
 }
 
 /// Memory that this process has mapped, by the names that it has, if it is the library's.
@@ -76,11 +84,18 @@ fn mapped(pid: u32) -> BTreeSet<String> {
 
 fn kill(seeds: std::ops::Range<u64>) {
     let before = names();
+    let temporary = meeting_place();
+    std::fs::create_dir(&temporary).unwrap();
+    let child = |_| {
+        let mut command = own();
+        command.env("TMPDIR", &temporary);
+        command
+    };
     for seed in seeds {
         let mut random = Random(seed);
         let n = 2 + random.below(2);
         let (victim, delay) = (random.below(n), random.millis(150));
-        let mut world = World::new("reduce", n).start(|_| own());
+        let mut world = World::new("reduce", n).start(child);
         (0..n).for_each(|rank| drop(world.says(rank, "running")));
         world.assert_all_linked(LinkKind::SharedMemory, Some(""));
         let mapped = mapped(world.pid(victim));
@@ -88,6 +103,7 @@ fn kill(seeds: std::ops::Range<u64>) {
             mapped.len() == 1 && mapped.iter().all(|name| name.starts_with("/memfd:hcomm")),
             "{mapped:?}"
         );
+        assert_eq!(named(world.pid(victim)), Vec::<PathBuf>::new());
         std::thread::sleep(delay);
         world.children[victim].as_mut().unwrap().kill().unwrap();
         for rank in (0..n).filter(|rank| *rank != victim) {
@@ -102,6 +118,8 @@ fn kill(seeds: std::ops::Range<u64>) {
         world.end(Some(victim));
     }
     assert_gone(&before);
+    // It is empty, or this fails.
+    std::fs::remove_dir(&temporary).unwrap();
     let mut world = World::new("work", 2).start(|_| own());
     world.assert_all_linked(LinkKind::SharedMemory, Some(""));
     world.end(None);

@@ -5,9 +5,9 @@
 //! most, can be on its way to a receiver that has not called.
 
 use super::super::borrowed::Borrowed;
-use super::super::io::Io;
+use super::super::io::{Io, UNMAPPED_MIN};
 use super::super::program::{From, Program};
-use super::{Run, SLICE, StepState};
+use super::{Run, SLICE, StepState, WINDOW};
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Lent, Outgoing};
 use crate::link::shm::Grant;
@@ -27,12 +27,17 @@ pub(super) struct Message {
 impl Run {
     /// What a message to another process is lent by, if it can be.
     pub(super) fn lend(&self, raw: Raw, peer: usize, io: &mut Io) -> Option<Grant> {
-        let place = self.place.as_ref()?;
-        let is_inside = self.parts.raw().offset_of(raw).is_some();
-        if raw.len() < LEND_MIN || !is_inside {
-            return None;
+        match &self.place {
+            Some(place) if self.parts.raw().offset_of(raw).is_some() => {
+                if raw.len() < LEND_MIN {
+                    None
+                } else {
+                    io.lend_to(peer, &place.segment)
+                }
+            }
+            _ if raw.len() < UNMAPPED_MIN => None,
+            _ => io.lend_unmapped(peer),
         }
-        io.lend_to(peer, &place.segment)
     }
 
     /// Lets the receiver read further.
@@ -46,7 +51,7 @@ impl Run {
         let StepState { raw, done, queued, lends: Some(grant), .. } = self.steps[index] else {
             return self.set_done(index, self.steps[index].done, all);
         };
-        let (Some(place), Some(start)) = (&self.place, self.parts.raw().offset_of(raw)) else { return false };
+        let place = self.place.as_ref().zip(self.parts.raw().offset_of(raw));
         // The first time, or all of what was lent is read.
         if limit <= queued || queued != done {
             return self.set_done(index, done, all);
@@ -56,8 +61,11 @@ impl Run {
         header.digest = self.head.digest;
         header.offset = limit as u64;
         let frame = if queued == 0 {
-            let lent = Lent::new(place.segment.number, place.offset + start, grant);
-            Outgoing::with_body(header, lent.encode().to_vec())
+            let lent = match place {
+                Some((place, start)) => Lent::new(place.segment.number, place.offset + start, grant),
+                None => Lent::unmapped(raw.as_ptr() as u64, grant),
+            };
+            Outgoing::placed(header, lent)
         } else {
             Outgoing::control(header)
         };
@@ -138,12 +146,30 @@ impl Run {
         let from = program.inputs[input].from;
         let len = self.steps[program.inputs[input].step].raw.len();
         let lent = self.inputs[input].lent.as_mut()?;
-        lent.borrowed.here(self.head.members[from] as usize, len, io).map(|_| lent.readable)
+        lent.borrowed.is_here(self.head.members[from] as usize, len, io).then_some(lent.readable)
     }
 
-    /// A part of an input that is readable.
+    /// A part of an input that is readable: where it lies, or where it was fetched to.
     pub(super) fn borrowed(&self, input: usize, part: std::ops::Range<usize>) -> Option<Raw> {
-        Some(self.inputs[input].lent.as_ref()?.borrowed.raw()?.sub(part))
+        let state = &self.inputs[input];
+        let borrowed = &state.lent.as_ref()?.borrowed;
+        if borrowed.is_unmapped() {
+            return Some(state.window.as_ref()?.raw().sub(0..part.len()));
+        }
+        borrowed.mapped(part)
+    }
+
+    /// Fetches a part of those inputs that are not mapped. Says whether that went well.
+    pub(super) fn fetch(&mut self, srcs: &[From], part: std::ops::Range<usize>, io: &mut Io) -> bool {
+        srcs.iter().all(|src| {
+            let From::Input(input) = *src else { return true };
+            let state = &mut self.inputs[input];
+            let Some(lent) = state.lent.as_ref().filter(|lent| lent.borrowed.is_unmapped()) else {
+                return true;
+            };
+            let window = state.window.get_or_insert_with(|| io.pool.block(WINDOW));
+            lent.borrowed.copy(part.clone(), window.raw().sub(0..part.len()))
+        })
     }
 
     /// Whether any of these inputs is lent: then others have read where the result goes, too.
@@ -195,8 +221,10 @@ impl Run {
         let StepState { raw, done, .. } = self.steps[index];
         let end = readable.min(limit).min(done + SLICE);
         if end > done {
-            let Some(src) = self.borrowed(input, done..end) else { return false };
-            raw.sub(done..end).claim_and_copy_from(src);
+            let Some(lent) = &self.inputs[input].lent else { return false };
+            if !lent.borrowed.copy(done..end, raw.sub(done..end)) {
+                return false;
+            }
             if !self.stood(program, &[From::Input(input)], io) {
                 return false;
             }

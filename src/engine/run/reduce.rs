@@ -43,6 +43,9 @@ impl Run {
         if end == done && !(all && raw.len() == 0) {
             return false;
         }
+        if !self.fetch(srcs, done..end, io) {
+            return false;
+        }
         let mut inputs = std::mem::take(&mut self.sources);
         self.enter_inputs(program, srcs, done, end, &mut inputs);
         let entered = inputs.len();

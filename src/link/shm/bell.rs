@@ -26,6 +26,14 @@ impl Naps {
         self.words.push((words, at));
     }
 
+    /// On which processor this process looks in vain for what the others write, and when, in the system's milliseconds: the
+    /// word after.
+    pub(crate) fn tell_processor(&self, processor: usize, ms: u64) {
+        for (words, at) in &self.words {
+            words.at(*at + 1).store(seen(processor, ms), Ordering::Relaxed);
+        }
+    }
+
     /// Before the last look before sleep.
     #[inline]
     pub(crate) fn announce(&self) {
@@ -42,6 +50,12 @@ impl Naps {
     }
 }
 
+/// A processor and a time in one word.
+fn seen(processor: usize, ms: u64) -> u64 {
+    const PROCESSORS: u64 = 1 << 16;
+    ms.wrapping_mul(PROCESSORS) + processor as u64 % PROCESSORS
+}
+
 /// The other process of a pair, as it is woken.
 #[derive(Debug)]
 pub(super) struct Sleeper {
@@ -54,6 +68,12 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn new(words: Words, at: usize) -> Sleeper {
         Sleeper { words, at, ended: AtomicU64::default() }
+    }
+
+    /// Whether it looked in vain on this processor just now, too.
+    pub(super) fn is_on(&self, processor: usize, ms: u64) -> bool {
+        let told = self.words.at(self.at + 1).load(Ordering::Relaxed);
+        told == seen(processor, ms) || told == seen(processor, ms.saturating_sub(1))
     }
 
     /// Whether it has said that it sleeps, and nobody has rung since: it may have woken by itself.

@@ -59,6 +59,11 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
+    /// Whether it looked in vain on this processor just now, too, in the system's milliseconds.
+    pub(crate) fn is_on(&self, processor: usize, ms: u64) -> bool {
+        self.sleeper.is_on(processor, ms)
+    }
+
     /// Whether it may sleep.
     pub(crate) fn sleeps(&self) -> bool {
         self.sleeper.sleeps()
@@ -82,9 +87,9 @@ impl Conn {
         let sides = [Class::Fast, Class::Bulk].map(|class| (ends.writer(class), ends.reader(class)));
         let sleeper = ends.sleeper();
         let (grants, lane_bytes) = (ends.grants(), ends.mine.bytes());
-        let Ends { socket, my_bell, their_bell, .. } = ends;
+        let Ends { socket, my_bell, their_bell, reads, is_read, .. } = ends;
         let socket = Arc::new(socket);
-        let reach = Reach::new(lane_bytes, grants, socket.clone());
+        let reach = Reach::new(lane_bytes, grants, (reads, is_read), socket.clone());
         let pair = Arc::new(Pair { socket, my_bell });
         let conns = sides.map(|(writer, reader)| Conn {
             writer,

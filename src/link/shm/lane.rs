@@ -3,10 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use super::attach::{self, Process};
 use super::bell::Sleeper;
 use super::reach::{GRANTS, Grants};
 use super::ring::{LINE, Reader, Ring, Writer};
 use super::words::{WORD, Words};
+use crate::buffer::raw::Raw;
 use crate::buffer::segment::{self, Mapping, PAGE, Part, Segment};
 use crate::link::Class;
 use crate::link::frame::PAYLOAD_MAX;
@@ -14,7 +16,7 @@ use crate::runtime::allowance;
 
 /// Words in a line, so that no two of those below share one.
 const APART: usize = LINE / WORD;
-/// The first page, by words: in which sleep its owner is, how far it has read each of the other's rings, and what shows that
+/// The first page, by words: in which sleep its owner is and on which processor it was last, how far it has read each of the other's rings, and what shows that
 /// the other one sees this memory.
 const NAP: usize = 0;
 const HEADS: [usize; 2] = [APART, 2 * APART];
@@ -27,8 +29,8 @@ const NONCE_WORDS: usize = 2;
 
 /// A ring's least size: it takes the longest frame, and a line.
 const RING_MIN: usize = (PAYLOAD_MAX + 2 * LINE).next_power_of_two();
-/// More makes nothing faster, and leaves the cache.
-const RING_MAX: usize = 2 << 20;
+/// More leaves the cache of the core that writes it: twice as large is half as fast at 1 MiB.
+const RING_MAX: usize = 512 << 10;
 
 /// Bytes of the rings of a lane, by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,17 @@ impl Lane {
         Lane { mapping, sizes, words }
     }
 
+    /// Where the nonce is in its owner's process.
+    pub(crate) fn nonce_address(&self) -> u64 {
+        self.mapping.raw(NONCE * WORD, NONCE_WORDS * WORD).as_ptr() as u64
+    }
+
+    /// Whether this lane is at that address of that process, which can be read there.
+    pub(crate) fn is_at(&self, process: Process, address: u64) -> bool {
+        let mut words = vec![0u64; NONCE_WORDS];
+        attach::read(process, address, Raw::of_words(&mut words)).is_ok() && words == self.nonce()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.sizes.bytes()
     }
@@ -133,6 +146,9 @@ pub(crate) struct Ends {
     pub theirs: Lane,
     /// Ends with the other process.
     pub socket: OwnedFd,
+    /// The other process, if its memory can be read from here; and whether this one's can from there.
+    pub reads: Option<Process>,
+    pub is_read: bool,
     /// Rings here, and there.
     pub my_bell: OwnedFd,
     pub their_bell: OwnedFd,
@@ -176,10 +192,10 @@ mod tests {
 
     #[test]
     fn rings_are_as_large_as_memory_allows_and_fit_every_frame() {
-        assert_eq!(Sizes::within(32 << 20, 1), Sizes([256 << 10, 2 << 20]));
+        assert_eq!(Sizes::within(32 << 20, 1), Sizes([256 << 10, 512 << 10]));
         assert_eq!(Sizes::within(32 << 20, 63), Sizes([256 << 10, 256 << 10]));
         assert_eq!(Sizes::within(0, 0), Sizes([256 << 10, 256 << 10]));
-        for (memory, peers) in [(8 << 20, 1), (8 << 20, 5), (32 << 20, 20), (7 << 20, 3)] {
+        for (memory, peers) in [(1 << 20, 1), (2 << 20, 3), (16 << 20, 20), (5 << 20, 7)] {
             let bytes = peers * Sizes::within(memory, peers).bytes();
             assert!(bytes <= memory && bytes > memory / 4, "{bytes} bytes of {memory}");
         }

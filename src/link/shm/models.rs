@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 
 use super::bell::{Naps, Sleeper};
+use super::reach::Grants;
 use super::ring::{Head, LINE, Reader, Ring, Writer};
 use super::words::{WORD, Words};
 use crate::runtime::sync::AtomicBool;
@@ -142,5 +143,27 @@ fn each_of_two_sleeps_at_once_is_ended() {
         let seen = reader.peek().is_some();
         assert!(far.join().is_ok() && other.join().is_ok());
         assert!(seen || rung.load(Relaxed));
+    });
+}
+
+/// A lender takes memory back and writes to it; a reader for whom the grant stood after he had read has read what was lent.
+#[test]
+fn what_was_read_while_the_grant_stood_was_lent() {
+    loom::model(|| {
+        let (words, memory) = (Words::modelled(1), Words::modelled(1));
+        let lender = Grants::new(words.clone(), 0);
+        memory.at(0).store(7, Relaxed);
+        let grant = lender.now(0);
+        let reader = thread::spawn({
+            let (grants, memory) = (Grants::new(words, 0), memory.clone());
+            move || {
+                let read = memory.at(0).load(Relaxed);
+                (read, grants.stands(grant))
+            }
+        });
+        lender.take_back(grant);
+        memory.at(0).store(8, Relaxed);
+        let (read, stood) = reader.join().unwrap();
+        assert!(!stood || read == 7, "it was written meanwhile, and the reader does not know");
     });
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::attach::Process;
 use super::hand_over;
 use super::words::Words;
 use crate::buffer::arena::{SEGMENTS_MAX, Shared};
@@ -79,6 +80,9 @@ pub(crate) struct Reach {
     segments: HashMap<u32, Arc<Mapping>>,
     sizes: HashMap<u32, usize>,
     socket: Arc<OwnedFd>,
+    /// By what its other memory is read, if it can be; and whether it can read this process's.
+    process: Option<Process>,
+    is_read: bool,
 }
 
 /// Where memory of the other process is here.
@@ -92,7 +96,12 @@ pub(crate) enum Found {
 }
 
 impl Reach {
-    pub(super) fn new(lane_bytes: usize, [lent, borrowed]: [Grants; 2], socket: Arc<OwnedFd>) -> Reach {
+    pub(super) fn new(
+        lane_bytes: usize,
+        [lent, borrowed]: [Grants; 2],
+        (process, is_read): (Option<Process>, bool),
+        socket: Arc<OwnedFd>,
+    ) -> Reach {
         Reach {
             lane_bytes,
             lent,
@@ -103,6 +112,8 @@ impl Reach {
             segments: HashMap::new(),
             sizes: HashMap::new(),
             socket,
+            process,
+            is_read,
         }
     }
 
@@ -117,6 +128,19 @@ impl Reach {
             self.to_hand.push(segment.clone());
         }
         Some(self.lent.now(slot))
+    }
+
+    /// Lends memory that is in no segment, if it can be read all the same, and there is a grant left for it.
+    pub(crate) fn lend_unmapped(&mut self) -> Option<Grant> {
+        if !self.is_read {
+            return None;
+        }
+        self.free.pop().map(|slot| self.lent.now(slot))
+    }
+
+    /// The other process, if its memory can be read where it is not mapped.
+    pub(crate) fn process(&self) -> Option<Process> {
+        self.process
     }
 
     /// Whether a segment is to be handed over first.

@@ -42,8 +42,24 @@ impl Ends {
         let copies = [0, 1].map(|of: usize| bells[of].try_clone().unwrap());
         let ([near_bell, far_bell], [near_copy, far_copy]) = (bells, copies);
         [
-            Ends { mine, theirs: theirs_seen, socket: near, my_bell: near_bell, their_bell: far_copy },
-            Ends { mine: theirs, theirs: mine_seen, socket: far, my_bell: far_bell, their_bell: near_copy },
+            Ends {
+                mine,
+                theirs: theirs_seen,
+                socket: near,
+                my_bell: near_bell,
+                their_bell: far_copy,
+                reads: None,
+                is_read: false,
+            },
+            Ends {
+                mine: theirs,
+                theirs: mine_seen,
+                socket: far,
+                my_bell: far_bell,
+                their_bell: near_copy,
+                reads: None,
+                is_read: false,
+            },
         ]
     }
 }
