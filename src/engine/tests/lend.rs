@@ -62,8 +62,14 @@ const PLACES: &[Lie] = &[
     (
         "of the last segment that can be numbered",
         Call::Place(LARGE),
-        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX),
+        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX - 1),
         Lost("has no such"),
+    ),
+    (
+        "of no segment, where that can't be read",
+        Call::Place(LARGE),
+        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX),
+        Lost("lends what can't be read"),
     ),
     (
         "beyond the segment",
@@ -528,4 +534,45 @@ fn a_segment_that_does_not_come_is_waited_for_in_time() {
         let _segment = hand_over(&mut scene.liar);
         assert_eq!(scene.end(&begun).unwrap(), [2f32; LARGE]);
     });
+}
+
+/// Where one process may read in the other, any memory is lent. One of an address that is not there is never read.
+#[test]
+fn memory_in_no_segment_is_read_where_that_is_allowed() {
+    watched("unmapped", || {
+        let [near, far] = Ends::both();
+        let mut scene =
+            Scene::between([Ends { reads: Some(std::process::id()), is_read: true, ..near }, far]);
+        let there = vec![2f32; LARGE];
+        for round in 0..2 {
+            let begun = scene.begin(Call::Place(LARGE));
+            let place = Lent { segment: u32::MAX, offset: there.as_ptr() as u64, ..place(&mut scene.liar) };
+            lend(&mut scene.liar, begun.data(false, 0), place, begun.bytes() as u64);
+            assert_eq!(scene.end(&begun).unwrap(), there, "round {round}");
+        }
+        for (call, address) in [(Call::Place(LARGE), 16), (Call::Reduce(LARGE), u64::MAX - 4096)] {
+            let begun = scene.begin(call);
+            let place = Lent { segment: u32::MAX, offset: address, ..place(&mut scene.liar) };
+            let reduced = matches!(call, Call::Reduce(_));
+            lend(&mut scene.liar, begun.data(reduced, 0), place, begun.bytes() as u64);
+            (0..20).for_each(|_| _ = scene.engine.shared.drive());
+            assert!(!begun.op.is_done());
+            scene.liar.send(Fast, begun.header(Kind::Abort), &encode(&Cause::Cancelled));
+            assert!(matches!(scene.end(&begun).unwrap_err(), Error::Aborted { .. }));
+        }
+        // The other way round: it is lent no longer than until it goes back to its owner.
+        let begun = scene.begin(Call::Send(LARGE));
+        let (_, said) = scene.liar.read_kind(Fast, Kind::Lend);
+        let Lent { segment, slot, number, .. } = Lent::decode(&said).unwrap();
+        let grant = Grant { slot, number };
+        assert!(segment == u32::MAX && far_of(&mut scene).stands(grant));
+        scene.engine.cancel(&begun.op);
+        scene.end(&begun).unwrap_err();
+        assert!(!far_of(&mut scene).stands(grant));
+        scene.assert_usable();
+    });
+}
+
+fn far_of(scene: &mut Scene) -> &mut Far {
+    far(&mut scene.liar)
 }

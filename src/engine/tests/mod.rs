@@ -175,7 +175,10 @@ impl Scene {
 
     /// Where both share memory.
     pub(super) fn beside() -> Scene {
-        let [near, far] = Ends::both();
+        Scene::between(Ends::both())
+    }
+
+    pub(super) fn between([near, far]: [Ends; 2]) -> Scene {
         let mut scene = Scene::with(0, vec![PeerLink::Myself, PeerLink::Shm(near)], link().1);
         scene.liar.far = Some(Far::new(far));
         scene
