@@ -62,8 +62,18 @@ const PLACES: &[Lie] = &[
     (
         "of the last segment that can be numbered",
         Call::Place(LARGE),
-        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX),
+        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX - 1),
         Lost("has no such"),
+    ),
+    (
+        "in no segment, where that can't be read",
+        Call::Place(LARGE),
+        |liar, begun| {
+            lend_changed(liar, begun, |lent| {
+                *lent = Lent::unmapped(lent.offset, Grant { slot: 0, number: 0 })
+            })
+        },
+        Lost("lends what can't be read"),
     ),
     (
         "beyond the segment",
