@@ -477,10 +477,8 @@ impl Begun {
 /// A frame goes into a ring, once there is room, which there may not be for one who is found out.
 fn publish(far: &mut Far, class: Class, frame: &[u8]) {
     let Some((header, payload)) = frame.split_first_chunk() else { return };
-    let until = Instant::now() + Duration::from_millis(500);
     while !far.has_room(class, payload.len()) {
-        far.unread |= Instant::now() > until;
-        if far.unread {
+        if far.is_cut_off() {
             return;
         }
         std::thread::yield_now();

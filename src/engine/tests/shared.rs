@@ -414,6 +414,21 @@ fn a_frame_that_becomes_another_one_is_no_frame() {
     });
 }
 
+/// Who is given up sees that, as over a socket, and waits for nothing.
+#[test]
+fn who_is_found_out_learns_that_it_is() {
+    watched("found out", || {
+        let mut scene = Scene::beside();
+        let begun = scene.begin(Call::Place(SMALL));
+        assert!(!far(&mut scene.liar).is_cut_off());
+        far(&mut scene.liar).publish(Fast, &[b'x'; HEADER_BYTES], &[]);
+        scene.end(&begun).unwrap_err();
+        while !far(&mut scene.liar).is_cut_off() {
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// Who is found out takes nothing with it that others use.
 #[test]
 fn others_go_on_without_the_liar() {

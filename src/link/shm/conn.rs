@@ -44,6 +44,13 @@ struct Pair {
     my_bell: OwnedFd,
 }
 
+impl Drop for Pair {
+    /// The other process learns it at once, although this one may keep the socket.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 /// Wakes the other process of a pair if it sleeps.
 #[derive(Debug)]
 pub(crate) struct Bell {

@@ -26,8 +26,6 @@ pub(crate) struct Far {
     lent: Grants,
     borrowed: Grants,
     ends: Ends,
-    /// The near side has read nothing for long.
-    pub unread: bool,
 }
 
 impl Ends {
@@ -81,7 +79,6 @@ impl Far {
             lent,
             borrowed,
             ends,
-            unread: false,
         }
     }
 
@@ -173,6 +170,13 @@ impl Far {
     /// A segment that the near side has handed over.
     pub(crate) fn receive(&self) -> Option<([u64; 2], Vec<OwnedFd>)> {
         hand_over::receive(&self.ends.socket).ok().flatten()
+    }
+
+    /// Whether the near side has no more to do with this one.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let mut byte = [0];
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(&self.ends.socket, &mut byte, flags), Ok((0, _)))
     }
 
     /// As when its process ends.
