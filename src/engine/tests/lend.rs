@@ -66,9 +66,13 @@ const PLACES: &[Lie] = &[
         Lost("has no such"),
     ),
     (
-        "of no segment, where that can't be read",
+        "in no segment, where that can't be read",
         Call::Place(LARGE),
-        |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX),
+        |liar, begun| {
+            lend_changed(liar, begun, |lent| {
+                *lent = Lent::unmapped(lent.offset, Grant { slot: 0, number: 0 })
+            })
+        },
         Lost("lends what can't be read"),
     ),
     (
