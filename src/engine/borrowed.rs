@@ -60,7 +60,7 @@ impl Borrowed {
 
     /// Copies a part of it, in a way that is meant for memory that others have read. Says whether it went well: that it was
     /// lent is another matter.
-    pub(crate) fn copy(&self, part: Range<usize>, dst: Raw) -> bool {
+    pub(crate) fn copy(&self, part: Range<usize>, dst: Raw, peer: usize, io: &mut Io) -> bool {
         let (Some(process), Some(address)) = (self.process, self.place.address()) else {
             return self.mapped(part).map(|src| dst.claim_and_copy_from(src)).is_some();
         };
@@ -69,7 +69,8 @@ impl Borrowed {
             // It has ended, or has taken the memory back: both are told elsewhere.
             tracing::debug!(%error, "memory of another process can't be read");
         }
-        read.is_ok()
+        // The number of a process that has ended may be another one's.
+        read.is_ok() && io.reach(peer).is_some_and(|reach| !reach.has_ended())
     }
 
     fn find(&self, peer: usize, bytes: usize, io: &mut Io) -> Result<Option<Raw>, String> {

@@ -201,7 +201,7 @@ impl Point {
             return false;
         }
         let end = (*arrived + SLICE).min(raw.len());
-        if !lent.copy(*arrived..end, raw.sub(*arrived..end)) || !io.stands(world, lent.grant()) {
+        if !lent.copy(*arrived..end, raw.sub(*arrived..end), world, io) || !io.stands(world, lent.grant()) {
             return false;
         }
         *arrived = end;

@@ -168,7 +168,8 @@ impl Run {
                 return true;
             };
             let window = state.window.get_or_insert_with(|| io.pool.block(WINDOW));
-            lent.borrowed.copy(part.clone(), window.raw().sub(0..part.len()))
+            let peer = self.head.members[self.program.inputs[input].from] as usize;
+            lent.borrowed.copy(part.clone(), window.raw().sub(0..part.len()), peer, io)
         })
     }
 
@@ -222,7 +223,8 @@ impl Run {
         let end = readable.min(limit).min(done + SLICE);
         if end > done {
             let Some(lent) = &self.inputs[input].lent else { return false };
-            if !lent.borrowed.copy(done..end, raw.sub(done..end)) {
+            let peer = self.head.members[program.inputs[input].from] as usize;
+            if !lent.borrowed.copy(done..end, raw.sub(done..end), peer, io) {
                 return false;
             }
             if !self.stood(program, &[From::Input(input)], io) {

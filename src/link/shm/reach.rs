@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::attach::Process;
@@ -141,6 +142,13 @@ impl Reach {
     /// The other process, if its memory can be read where it is not mapped.
     pub(crate) fn process(&self) -> Option<Process> {
         self.process
+    }
+
+    /// Whether the other process has ended. What was read of its memory by its number before was its own, if it has not.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut sockets = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(rustix::event::poll(&mut sockets, Some(&now)), Ok(0))
     }
 
     /// Whether a segment is to be handed over first.
