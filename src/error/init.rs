@@ -7,7 +7,7 @@ use crate::rank::Rank;
 
 /// Why a communicator could not be made.
 ///
-/// `Debug` is as `Display`, here and for [`Error`]: it is what a `main` that returns an error prints.
+/// `Debug` is as `Display`, here and for [`Error`](super::Error): it is what a `main` that returns an error prints.
 #[derive(thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum InitError {
