@@ -53,7 +53,10 @@ impl Core {
         let raw = request.parts.raw();
         let mut sides = std::mem::take(&mut self.sides);
         self.find_sides(request, &program, shape, &mut sides);
-        let begun = self.publish_near(&sides, raw);
+        // Who comes late is told first what became of the call.
+        let conn = |peer: usize| self.links[peer].as_ref().and_then(|pair| pair.fast.shm());
+        let more = |side: &Side| conn(side.peer).is_some_and(|conn| conn.holds_more(&side.due));
+        let begun = if sides.iter().any(more) { None } else { self.publish_near(&sides, raw) };
         if begun.is_none() {
             self.sides = sides;
             return None;

@@ -127,7 +127,7 @@ fn kill(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn survivors_of_a_kill_at_any_time_are_told_and_nothing_is_left() {
-    kill(0..20);
+    kill(0..8);
 }
 
 #[test]

@@ -19,6 +19,7 @@ const OTHERWISE: [&str; 5] = [
 ];
 
 #[test]
+#[ignore = "takes a quarter of a minute"]
 fn the_same_lies_are_found_out_in_memory() {
     use super::{counters, payload, talk};
     let tables = [
@@ -303,28 +304,22 @@ fn who_is_late_finds_the_call_in_flight() {
         assert!(matches!(submitted, Some(Submitted::Flying(_))), "{submitted:?}");
         send_vector(&mut scene.liar, &begun);
         assert_eq!(scene.end(&begun).unwrap(), [3f32; COUNT]);
-        // Another frame comes first, and a vector of the next call last.
+        // Another frame comes first.
         let (begun, submitted) = near(&mut scene, |liar, begun| {
             liar.send(Fast, Header::new(Kind::Consumed, 0, 0), &[]);
             send_vector(liar, begun);
         });
         assert!(matches!(submitted, Some(Submitted::Flying(_))), "{submitted:?}");
         assert_eq!(scene.end(&begun).unwrap(), [3f32; COUNT]);
-        let (begun, submitted) = near(&mut scene, |liar, begun| {
+        scene.assert_usable();
+        // Who has gone on may have given the call up: that is looked at first.
+        let (_, submitted) = near(&mut scene, |liar, begun| {
             send_vector(liar, begun);
             let (mut header, payload) = vector(begun);
             header.number += 1;
             liar.send(Fast, header, &payload);
         });
-        assert!(
-            matches!(submitted, Some(Submitted::Over(_))),
-            "{submitted:?} of {begun:?}",
-            begun = begun.number
-        );
-        scene.engine.shared.drive();
-        let (begun, _) = near(&mut scene, |_, _| {});
-        assert_eq!(scene.end(&begun).unwrap(), [3f32; COUNT]);
-        scene.assert_usable();
+        assert!(submitted.is_none(), "{submitted:?}");
     });
 }
 

@@ -43,7 +43,11 @@ mod tests {
         let mut here = vec![0u64; 4];
         let address = there.as_ptr() as u64;
         let me = std::process::id();
-        read(me, address, Raw::of_words(&mut here)).unwrap();
+        match read(me, address, Raw::of_words(&mut here)) {
+            // Forbidden here: then it is done without.
+            Err(Errno::PERM | Errno::NOSYS) => return,
+            read => read.unwrap(),
+        }
         assert_eq!(here, there);
         assert_eq!(read(me, 16, Raw::of_words(&mut here)), Err(Errno::FAULT));
         assert_eq!(read(u32::MAX, address, Raw::of_words(&mut here)), Err(Errno::SRCH));

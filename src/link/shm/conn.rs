@@ -263,6 +263,11 @@ impl Conn {
             && self.reader.peek().is_some_and(|head| head[..STAMPS] == words(due)[..STAMPS])
     }
 
+    /// Whether it is, and another one follows it: its sender has gone on, and may have given it up.
+    pub(crate) fn holds_more(&self, due: &Header) -> bool {
+        self.holds(due) && self.reader.has_another(due.length as usize)
+    }
+
     /// The payload of a frame that is [there](Self::holds).
     #[inline]
     pub(crate) fn payload_past(&self, bytes: usize) -> Option<Raw> {
