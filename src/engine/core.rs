@@ -502,7 +502,7 @@ impl Core {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(hcomm_loom)))]
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream};

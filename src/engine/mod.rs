@@ -69,7 +69,7 @@ mod sleepers;
 mod state;
 mod status;
 mod swap;
-#[cfg(test)]
+#[cfg(all(test, not(hcomm_loom)))]
 mod tests;
 mod tombs;
 mod trouble;
