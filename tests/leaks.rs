@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{LINKS, Link, assert_usable, class, connect, meeting_place, run};
+use common::{Link, TWO_LINKS, assert_usable, class, connect, meeting_place, run};
 use hcomm::{Communicator, Rank, ReduceOp, Token, blocking};
 
 /// The whole process is looked at: one test at a time.
@@ -56,7 +56,7 @@ fn cycle(link: Link, number: usize) {
 
 fn nothing_stays(cycles: usize) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for link in LINKS {
+    for link in TWO_LINKS {
         let settled = |limits: (usize, usize)| {
             let until = Instant::now() + Duration::from_secs(15);
             loop {

@@ -21,6 +21,8 @@ pub enum Link {
 }
 
 pub const LINKS: [Link; 3] = [Link::Memory, Link::Shm, Link::Tcp];
+/// For what takes long, and does not depend on how processes reach each other.
+pub const TWO_LINKS: [Link; 2] = [Link::Memory, Link::Tcp];
 
 /// The deadline of operations that are expected to end: only a bug reaches it.
 pub const GENEROUS: Duration = Duration::from_secs(20);
