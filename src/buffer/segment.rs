@@ -74,6 +74,10 @@ impl Mapping {
         Ok(mapping)
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// So many bytes from `at` on.
     pub(crate) fn raw(&self, at: usize, bytes: usize) -> Raw {
         Raw::new(self.start.as_ptr(), self.bytes).sub(at..at + bytes)

@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use super::call::{Op, Request, Work};
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::program::Program;
 use super::run::{Due, NOT_IN_PLAN, check_request};
+use super::state::{Flight, State};
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
@@ -235,6 +237,24 @@ impl Exchange {
             memory.arrivals.clear();
         }
         (std::mem::replace(&mut self.parts, Parts::NONE), memory)
+    }
+}
+
+impl State {
+    /// Puts a call in flight whose vector has left already, past the queues; it is to be [placed](Self::place_exchange).
+    pub(super) fn fly_sent(&mut self, op: Arc<Op>, request: Request) -> Option<Exchange> {
+        let Work::Collective(program) = &request.work else { return None };
+        let head = self.fly(op, &request)?;
+        self.recent = request.channel;
+        self.exchanging += 1;
+        let memory = self.exchanged.pop().unwrap_or_default();
+        Some(Exchange::sent(head, program.clone(), request.parts, memory))
+    }
+
+    pub(super) fn place_exchange(&mut self, exchange: Exchange) {
+        let key = exchange.head.key;
+        self.place_flight(key, Flight::Exchange(exchange));
+        self.part_with_closed(key);
     }
 }
 

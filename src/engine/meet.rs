@@ -107,11 +107,8 @@ impl State {
 
     /// Goes on with a call that has met nobody.
     pub(super) fn launch_part(&mut self, op: Arc<Op>, request: &Request, part: Part) {
-        let Some(head) = self.new_head(op, request) else { return };
+        let Some(head) = self.fly(op, request) else { return };
         let key = head.key;
-        if let Some(channel) = self.channels[request.channel].as_mut() {
-            channel.inflight.push_back((request.seq, key));
-        }
         self.polled.push(key);
         self.place_flight(key, Flight::Direct(Direct { head, part }));
         self.step(key);

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use super::call::{Op, Request, Work};
 use super::core::Core;
-use super::exchange::{Exchange, Shape, header};
+use super::exchange::{Shape, header};
 use super::io::{EAGER_MAX, Via};
 use super::program::Program;
 use super::shared::Submitted;
-use super::state::Flight;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::Header;
@@ -206,20 +205,8 @@ impl Core {
 
     /// Goes on in flight.
     fn fly_near(&mut self, op: Arc<Op>, request: &mut Request) {
-        let request = request.take();
-        let state = &mut self.state;
-        let (Work::Collective(program), Some(head)) = (&request.work, state.new_head(op, &request)) else {
-            return;
-        };
-        let key = head.key;
-        if let Some(channel) = state.channels[request.channel].as_mut() {
-            channel.inflight.push_back((request.seq, key));
+        if let Some(exchange) = self.state.fly_sent(op, request.take()) {
+            self.state.place_exchange(exchange);
         }
-        state.recent = request.channel;
-        state.exchanging += 1;
-        let memory = state.exchanged.pop().unwrap_or_default();
-        let exchange = Exchange::sent(head, program.clone(), request.parts, memory);
-        state.place_flight(key, Flight::Exchange(exchange));
-        state.part_with_closed(key);
     }
 }

@@ -341,6 +341,15 @@ impl State {
         })
     }
 
+    /// The same of a collective that is under way already.
+    pub(super) fn fly(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
+        let head = self.new_head(op, request)?;
+        if let Some(channel) = self.channels[request.channel].as_mut() {
+            channel.inflight.push_back((request.seq, head.key));
+        }
+        Some(head)
+    }
+
     pub(super) fn place_flight(&mut self, key: RunKey, flight: Flight) {
         self.flights[key.index as usize].flight = Some(flight);
     }

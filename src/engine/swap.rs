@@ -11,10 +11,9 @@ use rustix::io::Errno;
 
 use super::call::{Op, Request, Work};
 use super::core::Core;
-use super::exchange::{Exchange, header};
+use super::exchange::header;
 use super::io::Via;
 use super::shared::Submitted;
-use super::state::Flight;
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
@@ -86,19 +85,9 @@ impl Core {
 
     /// Goes on in flight; of a frame that has left in part, the rest follows.
     fn fly(&mut self, op: Arc<Op>, request: &mut Request, peer: usize, part: Option<(Header, usize)>) {
-        let request = request.take();
-        let state = &mut self.state;
-        let (Work::Collective(program), Some(head)) = (&request.work, state.new_head(op, &request)) else {
-            return;
-        };
-        let (key, raw) = (head.key, request.parts.raw());
-        if let Some(channel) = state.channels[request.channel].as_mut() {
-            channel.inflight.push_back((request.seq, key));
-        }
-        state.recent = request.channel;
-        state.exchanging += 1;
-        let memory = state.exchanged.pop().unwrap_or_default();
-        let mut exchange = Exchange::sent(head, program.clone(), request.parts, memory);
+        let raw = request.parts.raw();
+        let Some(mut exchange) = self.state.fly_sent(op, request.take()) else { return };
+        let key = exchange.head.key;
         if let Some((header, sent)) = part
             && let Some(link) = self.links[peer].as_mut()
             && let Some(conn) = link.fast.tcp()
@@ -106,12 +95,11 @@ impl Core {
             conn.queue_rest(Outgoing { header, payload: Payload::Lent { raw, run: key, step: 0 } }, sent);
             let rest = conn.queued_bytes();
             exchange.has_yet_to_send(rest);
-            state.io.queue_rest(peer, Class::Fast, rest);
-            state.io.peers[peer].waiting = conn.queued_frames();
+            self.state.io.queue_rest(peer, Class::Fast, rest);
+            self.state.io.peers[peer].waiting = conn.queued_frames();
             self.writable = true;
         }
-        state.place_flight(key, Flight::Exchange(exchange));
-        state.part_with_closed(key);
+        self.state.place_exchange(exchange);
     }
 
     /// What is to be swapped, if nothing stands in the way.

@@ -79,7 +79,6 @@ pub(crate) struct Reach {
     borrowed: Grants,
     /// Its segments.
     segments: HashMap<u32, Arc<Mapping>>,
-    sizes: HashMap<u32, usize>,
     socket: Arc<OwnedFd>,
     /// By what its other memory is read, if it can be; and whether it can read this process's.
     process: Option<Process>,
@@ -111,7 +110,6 @@ impl Reach {
             to_hand: Vec::new(),
             borrowed,
             segments: HashMap::new(),
-            sizes: HashMap::new(),
             socket,
             process,
             is_read,
@@ -204,18 +202,17 @@ impl Reach {
                 return Err(format!("segment {number} of {bytes} bytes"));
             }
             self.segments.insert(number, segment::map_foreign(fd, bytes, &[(0, bytes)])?);
-            self.sizes.insert(number, bytes);
         }
     }
 
     /// So many bytes of its segment from there on.
     pub(crate) fn find(&self, segment: u32, offset: u64, bytes: usize) -> Found {
-        let (Some(mapping), Some(size)) = (self.segments.get(&segment), self.sizes.get(&segment)) else {
+        let Some(mapping) = self.segments.get(&segment) else {
             return if (segment as usize) < SEGMENTS_MAX { Found::NotYet } else { Found::Nowhere };
         };
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(bytes));
         match end {
-            Some(end) if end <= *size => Found::Here(mapping.raw(end - bytes, bytes)),
+            Some(end) if end <= mapping.bytes() => Found::Here(mapping.raw(end - bytes, bytes)),
             _ => Found::Nowhere,
         }
     }
