@@ -1,7 +1,5 @@
 //! Frames: the one header of all byte links.
 
-use std::collections::VecDeque;
-
 use crate::buffer::raw::Raw;
 
 use super::RunKey;
@@ -333,29 +331,6 @@ impl Outgoing {
         header.length = body.len() as u32;
         Outgoing { header, payload: Payload::Owned(body) }
     }
-}
-
-/// The operation is over: its frames do not leave. The first, if it has `begun` to, is finished from a copy, and so are those
-/// that the receiver counts, as messages or against its budget: it may keep them for later. Returns the lent bytes that
-/// will not leave.
-pub(crate) fn take_back(outgoing: &mut VecDeque<Outgoing>, run: RunKey, mut begun: bool) -> usize {
-    let mut gone = 0;
-    outgoing.retain_mut(|frame| {
-        let begun = std::mem::take(&mut begun);
-        match frame.payload {
-            Payload::Lent { raw, run: of, .. } if of == run => {
-                let leaves = begun || frame.header.flags & EAGER != 0;
-                if leaves {
-                    frame.payload = Payload::Owned(raw.to_vec());
-                } else {
-                    gone += raw.len();
-                }
-                leaves
-            }
-            _ => true,
-        }
-    });
-    gone
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! - `tcp`: a pair of non-blocking connections to one peer
 //! - `sim`: the same on a simulated network (feature `testing`), and `conn`: any of these
 //! - `shm`: a pair of connections through memory that two processes share
+//! - `outbox`: frames that wait to leave
 //! - `numbers`: what the numbers of frames on a connection must be
 //! - `memory`: ranks of one process: leases that peers read directly, and an inbox for frames
 //!
@@ -15,6 +16,7 @@ pub(crate) mod memory;
 #[cfg(all(test, hcomm_loom))]
 mod models;
 mod numbers;
+mod outbox;
 pub(crate) mod shm;
 #[cfg(feature = "testing")]
 pub(crate) mod sim;

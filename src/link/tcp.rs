@@ -4,7 +4,6 @@
 //! the kernel's. A header and a small payload take one system call each way; a stream of large frames takes one per
 //! frame, since each read asks for the rest of a payload and the next header together.
 
-use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -12,8 +11,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
+use super::frame::{HEADER_BYTES, Header, Outgoing, Payload};
 use super::numbers::Numbers;
+use super::outbox::Outbox;
 use super::{Class, Handler, RunKey, Sink};
 use crate::runtime::congestion;
 use crate::runtime::tcp_info::tcp_info;
@@ -86,18 +86,15 @@ pub(crate) struct Conn {
     start: usize,
     end: usize,
     incoming: Option<Incoming>,
-    outgoing: VecDeque<Outgoing>,
+    outbox: Outbox,
     /// Bytes of the first outgoing frame that have left, header included.
     sent: usize,
     numbers: Numbers,
-    queued_bytes: usize,
     /// The system said "no more for now" and has not taken it back.
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
     /// The system said that the peer writes no more; what it wrote before may not have been read.
     pub(crate) ended: bool,
-    /// Its goodbye is the last frame that this side sends.
-    bye_queued: bool,
     shut: bool,
 }
 
@@ -156,14 +153,12 @@ impl Conn {
             start: 0,
             end: 0,
             incoming: None,
-            outgoing: VecDeque::with_capacity(16),
+            outbox: Outbox::default(),
             sent: 0,
             numbers: Numbers::default(),
-            queued_bytes: 0,
             read_blocked: false,
             write_blocked: false,
             ended: false,
-            bye_queued: false,
             shut: false,
         }
     }
@@ -178,25 +173,22 @@ impl Conn {
 
     /// Payload bytes waiting to leave.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.outbox.bytes
     }
 
     /// Frames waiting to leave.
     pub(crate) fn queued_frames(&self) -> usize {
-        self.outgoing.len()
+        self.outbox.frames.len()
     }
 
     pub(crate) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outbox.frames.is_empty()
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
-        if self.shut || self.bye_queued {
-            return;
+        if !self.shut {
+            self.outbox.push(frame);
         }
-        self.bye_queued = frame.header.kind == Kind::Bye;
-        self.queued_bytes += frame.payload.bytes().len();
-        self.outgoing.push_back(frame);
     }
 
     /// Writes until nothing is left, the system blocks, or `budget` bytes have left. `consumed`: eager bytes consumed
@@ -208,7 +200,7 @@ impl Conn {
         handler: &mut impl Handler,
     ) -> Result<bool, Broken> {
         let mut progress = false;
-        while !self.outgoing.is_empty() && budget > 0 {
+        while !self.outbox.frames.is_empty() && budget > 0 {
             match self.write_some(consumed) {
                 Ok(bytes) => {
                     progress = true;
@@ -228,17 +220,17 @@ impl Conn {
     }
 
     fn write_some(&mut self, consumed: u64) -> Result<usize, Errno> {
-        if self.outgoing.len() == 1
+        if self.outbox.frames.len() == 1
             && self.sent == 0
-            && let Some(frame) = self.outgoing.front_mut()
+            && let Some(frame) = self.outbox.frames.front_mut()
             && frame.header.length as usize <= SMALL
         {
             self.numbers.stamp(&mut frame.header, 0, consumed);
             return send_small(&self.socket, &frame.header, frame.payload.bytes());
         }
         let mut headers = [[0u8; HEADER_BYTES]; GATHER];
-        let count = self.outgoing.len().min(GATHER);
-        for (index, (frame, bytes)) in self.outgoing.iter_mut().zip(headers.iter_mut()).enumerate() {
+        let count = self.outbox.frames.len().min(GATHER);
+        for (index, (frame, bytes)) in self.outbox.frames.iter_mut().zip(headers.iter_mut()).enumerate() {
             // A header that has partly left must not change.
             if index > 0 || self.sent == 0 {
                 self.numbers.stamp(&mut frame.header, index as u32, consumed);
@@ -248,7 +240,7 @@ impl Conn {
         let mut slices = [IoSlice::new(&[]); 2 * GATHER];
         let mut used = 0;
         let mut skip = self.sent;
-        for (frame, header) in self.outgoing.iter().zip(&headers[..count]) {
+        for (frame, header) in self.outbox.frames.iter().zip(&headers[..count]) {
             for part in [&header[..], frame.payload.bytes()] {
                 let gone = skip.min(part.len());
                 skip -= gone;
@@ -265,10 +257,14 @@ impl Conn {
 
     /// Whether nothing is under way in either direction, as far as is known here.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.outgoing.is_empty()
+        self.outbox.frames.is_empty()
             && self.incoming.is_none()
             && self.start == self.end
-            && !(self.write_blocked || self.ended || self.numbers.said_bye || self.bye_queued || self.shut)
+            && !(self.write_blocked
+                || self.ended
+                || self.numbers.said_bye
+                || self.outbox.says_bye
+                || self.shut)
     }
 
     /// Sends a frame of up to [`SMALL`] bytes at once, as far as the system takes it. Says how many bytes that were, with the
@@ -293,8 +289,8 @@ impl Conn {
     /// The rest of a frame of which so many bytes have left.
     pub(crate) fn queue_rest(&mut self, frame: Outgoing, sent: usize) {
         self.sent = sent;
-        self.queued_bytes += frame.payload.bytes().len() - sent.saturating_sub(HEADER_BYTES);
-        self.outgoing.push_back(frame);
+        self.outbox.bytes += frame.payload.bytes().len() - sent.saturating_sub(HEADER_BYTES);
+        self.outbox.frames.push_back(frame);
     }
 
     /// Looks for a frame like `due`, up to its counters, and copies its payload. What else comes is kept for
@@ -331,7 +327,7 @@ impl Conn {
 
     /// `bytes` more have left: releases what is lent, drops finished frames.
     fn retire(&mut self, mut bytes: usize, handler: &mut impl Handler) {
-        while let Some(front) = self.outgoing.front() {
+        while let Some(front) = self.outbox.frames.front() {
             let payload = front.payload.bytes().len();
             let before = self.sent;
             let step = bytes.min(HEADER_BYTES + payload - before);
@@ -344,13 +340,13 @@ impl Conn {
             {
                 handler.released(run, step, released);
             }
-            self.queued_bytes -= released;
+            self.outbox.bytes -= released;
             if !whole {
                 return;
             }
             self.sent = 0;
             self.numbers.has_sent();
-            self.outgoing.pop_front();
+            self.outbox.frames.pop_front();
         }
     }
 
@@ -495,17 +491,14 @@ impl Conn {
         if let Some(incoming) = &mut self.incoming {
             incoming.sink.forget(run);
         }
-        let gone = take_back(&mut self.outgoing, run, self.sent > 0);
-        self.queued_bytes -= gone;
-        gone
+        self.outbox.forget(run, self.sent > 0)
     }
 
     /// Nothing is read or written any more.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
         self.read_blocked = true;
-        self.outgoing.clear();
-        self.queued_bytes = 0;
+        self.outbox.clear();
         self.incoming = None;
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }

@@ -1,6 +1,5 @@
 //! A pair's two connections through memory: what [`tcp::Conn`](crate::link::tcp::Conn) is for a socket.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -10,8 +9,9 @@ use super::reach::Reach;
 use super::ring::{Head, Reader, Writer};
 use super::words::WORD;
 use crate::buffer::raw::Raw;
-use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
+use crate::link::frame::{HEADER_BYTES, Header, Outgoing, Payload};
 use crate::link::numbers::Numbers;
+use crate::link::outbox::Outbox;
 use crate::link::tcp::{Broken, Traffic};
 use crate::link::{Class, Handler, RunKey};
 
@@ -23,11 +23,8 @@ const STAMPS: usize = 6;
 pub(crate) struct Conn {
     writer: Writer,
     reader: Reader,
-    outgoing: VecDeque<Outgoing>,
-    queued_bytes: usize,
+    outbox: Outbox,
     numbers: Numbers,
-    /// Its goodbye is the last frame that this side sends.
-    bye_queued: bool,
     /// The other process has ended, or closed the socket.
     pub(crate) ended: bool,
     /// Its end has been told.
@@ -94,10 +91,8 @@ impl Conn {
         let conns = sides.map(|(writer, reader)| Conn {
             writer,
             reader,
-            outgoing: VecDeque::with_capacity(16),
-            queued_bytes: 0,
+            outbox: Outbox::default(),
             numbers: Numbers::default(),
-            bye_queued: false,
             ended: false,
             heard_out: false,
             shut: false,
@@ -116,15 +111,15 @@ impl Conn {
     }
 
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.outbox.bytes
     }
 
     pub(crate) fn queued_frames(&self) -> usize {
-        self.outgoing.len()
+        self.outbox.frames.len()
     }
 
     pub(crate) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outbox.frames.is_empty()
     }
 
     /// Whether there is nothing to read. The end counts once all is read that came before.
@@ -140,16 +135,13 @@ impl Conn {
 
     /// Whether there is no room for what is to leave first.
     pub(crate) fn write_blocked(&self) -> bool {
-        self.outgoing.front().is_some_and(|front| self.writer.is_full_for(front.payload.bytes().len()))
+        self.outbox.frames.front().is_some_and(|front| self.writer.is_full_for(front.payload.bytes().len()))
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
-        if self.shut || self.bye_queued {
-            return;
+        if !self.shut {
+            self.outbox.push(frame);
         }
-        self.bye_queued = frame.header.kind == Kind::Bye;
-        self.queued_bytes += frame.payload.bytes().len();
-        self.outgoing.push_back(frame);
     }
 
     /// Writes until nothing is left, the ring is full, or `budget` bytes have left.
@@ -161,7 +153,7 @@ impl Conn {
     ) -> Result<bool, Broken> {
         let mut progress = false;
         while budget > 0
-            && let Some(frame) = self.outgoing.front_mut()
+            && let Some(frame) = self.outbox.frames.front_mut()
         {
             let bytes = frame.payload.bytes().len();
             if !self.writer.has_room(bytes).map_err(Broken::Protocol)? {
@@ -176,11 +168,11 @@ impl Conn {
             self.writer.publish(&words(&frame.header), bytes);
             self.numbers.has_sent();
             self.numbers.traffic.sent_bytes += (HEADER_BYTES + bytes) as u64;
-            self.queued_bytes -= bytes;
+            self.outbox.bytes -= bytes;
             if let Payload::Lent { run, step, .. } = frame.payload {
                 handler.released(run, step, bytes);
             }
-            self.outgoing.pop_front();
+            self.outbox.frames.pop_front();
             progress = true;
             budget = budget.saturating_sub(HEADER_BYTES + bytes);
         }
@@ -241,8 +233,8 @@ impl Conn {
 
     /// Whether a frame with so much payload can go into the ring at once, and nothing is to go before it.
     pub(crate) fn may_send_past(&self, payload: usize) -> bool {
-        self.outgoing.is_empty()
-            && !(self.shut || self.ended || self.bye_queued || self.numbers.said_bye)
+        self.outbox.frames.is_empty()
+            && !(self.shut || self.ended || self.outbox.says_bye || self.numbers.said_bye)
             && self.writer.is_free_for(payload)
     }
 
@@ -291,16 +283,13 @@ impl Conn {
 
     /// The operation is over: its memory is not touched again. Returns the lent bytes that will not leave.
     pub(crate) fn forget(&mut self, run: RunKey) -> usize {
-        let gone = take_back(&mut self.outgoing, run, false);
-        self.queued_bytes -= gone;
-        gone
+        self.outbox.forget(run, false)
     }
 
     /// Nothing is read or written any more.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
-        self.outgoing.clear();
-        self.queued_bytes = 0;
+        self.outbox.clear();
     }
 
     pub(crate) fn delivered(&mut self) -> u64 {

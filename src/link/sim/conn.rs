@@ -1,11 +1,11 @@
 //! One stream of the fabric, as an engine holds it: what [`tcp::Conn`](crate::link::tcp::Conn) is for a socket.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fabric::Fabric;
 use super::stream::Next;
-use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload, take_back};
+use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload};
+use crate::link::outbox::Outbox;
 use crate::link::tcp::{Broken, Traffic};
 use crate::link::{Class, Handler, RunKey, Sink};
 
@@ -14,17 +14,15 @@ pub(crate) struct Conn {
     fabric: Arc<Fabric>,
     line: usize,
     incoming: Option<Incoming>,
-    outgoing: VecDeque<Outgoing>,
+    outbox: Outbox,
     /// The payload of the first outgoing frame as far as it has left, once it has begun to.
     leaving: Option<Vec<u8>>,
     frames_sent: u32,
     frames_received: u32,
-    queued_bytes: usize,
     traffic: Traffic,
     pub(crate) read_blocked: bool,
     pub(crate) write_blocked: bool,
     said_bye: bool,
-    bye_queued: bool,
     shut: bool,
 }
 
@@ -43,26 +41,24 @@ impl Conn {
             fabric,
             line,
             incoming: None,
-            outgoing: VecDeque::new(),
+            outbox: Outbox::default(),
             leaving: None,
             frames_sent: 0,
             frames_received: 0,
-            queued_bytes: 0,
             traffic: Traffic::default(),
             read_blocked: false,
             write_blocked: false,
             said_bye: false,
-            bye_queued: false,
             shut: false,
         }
     }
 
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.outbox.bytes
     }
 
     pub(crate) fn queued_frames(&self) -> usize {
-        self.outgoing.len()
+        self.outbox.frames.len()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -70,16 +66,13 @@ impl Conn {
     }
 
     pub(crate) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outbox.frames.is_empty()
     }
 
     pub(crate) fn push(&mut self, frame: Outgoing) {
-        if self.shut || self.bye_queued {
-            return;
+        if !self.shut {
+            self.outbox.push(frame);
         }
-        self.bye_queued = frame.header.kind == Kind::Bye;
-        self.queued_bytes += frame.payload.bytes().len();
-        self.outgoing.push_back(frame);
     }
 
     pub(crate) fn write(
@@ -89,7 +82,7 @@ impl Conn {
         handler: &mut impl Handler,
     ) -> Result<bool, Broken> {
         let mut progress = false;
-        while let Some(front) = self.outgoing.front()
+        while let Some(front) = self.outbox.frames.front()
             && budget > 0
         {
             let gone = self.leaving.as_ref().map_or(0, Vec::len);
@@ -107,7 +100,7 @@ impl Conn {
 
     /// `part` bytes more of the first frame leave.
     fn leave(&mut self, part: usize, consumed: u64, handler: &mut impl Handler) {
-        let Some(front) = self.outgoing.front_mut() else { return };
+        let Some(front) = self.outbox.frames.front_mut() else { return };
         // A header that has left must not change.
         let leaving = self.leaving.get_or_insert_with(|| {
             front.header.consumed = consumed;
@@ -116,12 +109,12 @@ impl Conn {
         let payload = front.payload.bytes();
         leaving.extend_from_slice(&payload[leaving.len()..leaving.len() + part]);
         let whole = leaving.len() == payload.len();
-        self.queued_bytes -= part;
+        self.outbox.bytes -= part;
         if let Payload::Lent { run, step, .. } = front.payload {
             handler.released(run, step, part);
         }
         if whole
-            && let Some(frame) = self.outgoing.pop_front()
+            && let Some(frame) = self.outbox.frames.pop_front()
             && let Some(payload) = self.leaving.take()
         {
             self.frames_sent = self.frames_sent.wrapping_add(1);
@@ -203,17 +196,14 @@ impl Conn {
         if let Some(incoming) = &mut self.incoming {
             incoming.sink.forget(run);
         }
-        let gone = take_back(&mut self.outgoing, run, self.leaving.is_some());
-        self.queued_bytes -= gone;
-        gone
+        self.outbox.forget(run, self.leaving.is_some())
     }
 
     pub(crate) fn shut(&mut self) {
         self.shut = true;
         self.read_blocked = true;
-        self.outgoing.clear();
+        self.outbox.clear();
         self.leaving = None;
-        self.queued_bytes = 0;
         self.incoming = None;
         self.fabric.close(self.line);
     }
