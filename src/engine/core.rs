@@ -182,6 +182,11 @@ impl Core {
         !self.has_sockets
     }
 
+    /// Whether nothing is in flight, nor waits to leave.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.state.live == 0 && self.state.io.outbox.is_empty() && !self.state.io.has_mail() && !self.writable
+    }
+
     /// The next look is at the poll set, whatever is quiet.
     pub(crate) fn ask_poll_set(&mut self) {
         self.asks = true;

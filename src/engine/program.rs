@@ -1,5 +1,6 @@
 //! A verified plan, made ready for one rank: what the engine looks up per step, looked up once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::direct::Blocks;
@@ -26,8 +27,21 @@ pub(crate) struct Program {
     pub messages: usize,
     /// If all of it is one exchange.
     pub exchange: Option<Shape>,
+    /// If it can be walked step by step.
+    pub straight: Option<Straight>,
     /// If all of it is a block for each rank to reduce and to write to all others.
     pub direct: Option<Blocks>,
+}
+
+/// Steps that need no memory but the caller's, and no more state than whether they are done.
+#[derive(Debug)]
+pub(crate) struct Straight {
+    /// Of each step, those that must be done before it, by bit.
+    pub before: Vec<u64>,
+    /// All steps.
+    pub all: u64,
+    /// The ranks that it sends to or gets something from.
+    pub peers: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -101,6 +115,7 @@ impl Program {
             windows: 0,
             messages: 0,
             exchange: None,
+            straight: None,
             direct: None,
             plan: plan.clone(),
         };
@@ -137,6 +152,7 @@ impl Program {
         program.messages = program.messages();
         program.fuse();
         program.exchange = program.shape();
+        program.straight = program.straight();
         program.direct = program.blocks(rank);
         program
     }
@@ -196,6 +212,32 @@ impl Program {
             From::Input(input) => Some(Some(input)),
         });
         Some(Shape { sends: sends.collect::<Option<_>>()?, srcs: srcs.collect::<Option<_>>()?, post: *post })
+    }
+
+    /// Whether its steps can be walked: no scratch memory, and no reduction of two messages of one rank, of which one would be
+    /// behind the other.
+    fn straight(&self) -> Option<Straight> {
+        let is_single = |step: &Step| {
+            let Act::Reduce { srcs, .. } = &step.act else { return true };
+            let from =
+                |src: &From| if let From::Input(input) = src { Some(self.inputs[*input].from) } else { None };
+            let ranks: HashSet<usize> = srcs.iter().filter_map(from).collect();
+            ranks.len() == srcs.iter().filter_map(from).count() && srcs.len() <= SOURCES_MAX
+        };
+        let steps = self.steps.len() as u32;
+        if !self.scratch.is_empty() || !(1..=u64::BITS).contains(&steps) || !self.steps.iter().all(is_single)
+        {
+            return None;
+        }
+        let bits =
+            |step: &Step| step.after.iter().fold(0, |bits, after| bits | 1 << usize::from(after.step()));
+        let table = self.incoming.iter().zip(&self.outgoing).enumerate();
+        let peers = table.filter(|(_, (from, to))| !from.is_empty() || !to.is_empty()).map(|(rank, _)| rank);
+        Some(Straight {
+            before: self.steps.iter().map(bits).collect(),
+            all: u64::MAX >> (u64::BITS - steps),
+            peers: peers.collect(),
+        })
     }
 
     /// The blocks, if each rank reduces one of its own vector from all and writes it to all.

@@ -21,6 +21,7 @@ use super::core::Core;
 use super::forked::{end_forked, forked};
 use super::keeper::Keeper;
 use super::log::Log;
+use super::near::Terms;
 use super::neighbours::Neighbours;
 use super::room::Memory;
 use super::sleepers::Sleepers;
@@ -363,7 +364,14 @@ impl Shared {
             if let Some((request, call)) = call.take() {
                 let op = self.record();
                 core.state.start(op.clone(), request);
+                let over = op.is_done();
                 *call = Some(Submitted::Flying(op));
+                // What it waited for had come before. What has come since is left where it is: kept for later, it would have to be
+                // copied, and the next call could not take it from there.
+                if over && core.is_at_rest() && !self.is_asked() {
+                    moved = true;
+                    return self.unlock_and_wake(core);
+                }
             }
             if self.cancelled.load(Ordering::Relaxed) && self.cancelled.swap(false, Ordering::AcqRel) {
                 core.state.review_again();
@@ -392,7 +400,7 @@ impl Shared {
         let over = matches!(begun, Submitted::Over(_));
         **submitted = Some(begun);
         *call = None;
-        over && core.state.io.outbox.is_empty() && !core.writable
+        over && core.is_at_rest()
     }
 
     /// With ranks of this process.
@@ -412,14 +420,19 @@ impl Shared {
 
     /// With ranks at the other ends of byte links.
     fn swap(&self, core: &mut Core, request: &mut Request) -> Option<Submitted> {
-        let is_asked = self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed);
-        if is_asked {
+        if self.is_asked() {
             return None;
         }
         if core.only_shares() {
-            return core.near(request, self.policy, &self.clock, || self.record());
+            let record = || self.record();
+            return core.near(request, Terms { policy: self.policy, clock: &self.clock, record });
         }
         core.swap(request, self.policy == SpinPolicy::Look, &self.clock, || self.record())
+    }
+
+    /// Whether something is to be done that only an ordinary turn does.
+    fn is_asked(&self) -> bool {
+        self.ask_poll_set.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed)
     }
 
     /// A record for a call.

@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(super) unfinished: Vec<RunKey>,
     /// Who moves first, and who waits for that.
     pub(super) order: Order,
-    recycled: Vec<Recycled>,
+    pub(super) recycled: Vec<Recycled>,
     pub(super) exchanged: Vec<exchange::Kept>,
     pub(super) directed: Vec<direct::Kept>,
     pub(super) meetings: Meetings,
@@ -396,7 +396,7 @@ impl State {
             return;
         }
         let memory = self.recycled.pop().unwrap_or_default();
-        *place = Some(Flight::Collective(Run::start(head, program, parts, memory, &mut self.io)));
+        *place = Some(Flight::Collective(Run::start(head, program, parts, memory, 0, &mut self.io)));
     }
 
     /// Takes what came for this number before it was called.

@@ -82,6 +82,23 @@ struct StepState {
     lent: bool,
 }
 
+impl StepState {
+    fn new(raw: Raw) -> StepState {
+        StepState {
+            raw,
+            done: 0,
+            complete: false,
+            queued: 0,
+            credit: 0,
+            eager: false,
+            asked: false,
+            begun: false,
+            lends: None,
+            lent: false,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct InputState {
     via_memory: bool,
@@ -126,11 +143,13 @@ pub(crate) struct Recycled {
 }
 
 impl Run {
+    /// Begins it, of whose steps those in `done` are done already, by bit.
     pub(crate) fn start(
         head: Head,
         program: Arc<Program>,
         parts: Parts,
         mut memory: Recycled,
+        done: u64,
         io: &mut Io,
     ) -> Run {
         memory.steps.clear();
@@ -160,21 +179,12 @@ impl Run {
             run.scratch.push(io.pool.block(bytes));
         }
         let mut memory_peers = false;
-        for step in &program.steps {
+        for (index, step) in program.steps.iter().enumerate() {
             let raw = run.raw(&partition, step.range);
-            let mut state = StepState {
-                raw,
-                done: 0,
-                complete: false,
-                queued: 0,
-                credit: 0,
-                eager: false,
-                asked: false,
-                begun: false,
-                lends: None,
-                lent: false,
-            };
-            if let Act::Send { to, .. } = step.act {
+            let mut state = StepState::new(raw);
+            if done.checked_shr(index as u32).is_some_and(|bits| bits & 1 == 1) {
+                (state.done, state.complete) = (raw.len(), true);
+            } else if let Act::Send { to, .. } = step.act {
                 match io.via(run.head.members[to] as usize) {
                     Via::Stream => {
                         state.lends = run.lend(raw, run.head.members[to] as usize, io);
@@ -188,9 +198,11 @@ impl Run {
         }
         for input in &program.inputs {
             let via_memory = io.via(run.head.members[input.from] as usize) != Via::Stream;
-            run.inputs.push(InputState { via_memory, ..InputState::default() });
+            let StepState { raw, complete, .. } = run.steps[input.step];
+            let arrived = if complete { raw.len() } else { 0 };
+            run.inputs.push(InputState { via_memory, arrived, complete, ..InputState::default() });
         }
-        run.left = run.steps.len();
+        run.left = run.steps.iter().filter(|step| !step.complete).count();
         if memory_peers {
             run.offer(io);
         }

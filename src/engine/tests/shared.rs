@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::Submitted;
 use super::super::meet::Meetings;
+use super::super::near::Terms;
 use super::lies::*;
 use super::*;
 use crate::link::tcp::Broken;
@@ -259,7 +260,8 @@ fn near(scene: &mut Scene, act: impl FnOnce(&mut Liar, &Begun)) -> (Begun, Optio
         core.turn(true);
         core.state.meetings = Meetings::default();
         act(&mut scene.liar, &begun);
-        core.near(&mut request, SpinPolicy::Look, &shared.clock, || begun.op.clone())
+        let record = || begun.op.clone();
+        core.near(&mut request, Terms { policy: SpinPolicy::Look, clock: &shared.clock, record })
     });
     match submitted {
         Some(Submitted::Flying(_)) => shared.keeper.attend(),

@@ -2,14 +2,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::bell::{Naps, Sleeper};
 use super::lane::Ends;
 use super::reach::Reach;
 use super::ring::{Head, Reader, Writer};
-use super::words::WORD;
+use super::words::{WORD, Words};
 use crate::buffer::raw::Raw;
-use crate::link::frame::{HEADER_BYTES, Header, Outgoing, Payload};
+use crate::link::frame::{HEADER_BYTES, Header, Kind, Outgoing, Payload};
 use crate::link::numbers::Numbers;
 use crate::link::outbox::Outbox;
 use crate::link::tcp::{Broken, Traffic};
@@ -25,6 +26,7 @@ pub(crate) struct Conn {
     reader: Reader,
     outbox: Outbox,
     numbers: Numbers,
+    notices: Notices,
     /// The other process has ended, or closed the socket.
     pub(crate) ended: bool,
     /// Its end has been told.
@@ -32,6 +34,44 @@ pub(crate) struct Conn {
     shut: bool,
     /// The same for both connections: what goes when both are gone.
     pair: Arc<Pair>,
+}
+
+/// How many frames have been written that are no payload of small messages. Who takes payload past the queues learns from it, without
+/// looking through the ring, whether something follows that he must be told first.
+#[derive(Debug)]
+struct Notices {
+    /// Where this process says it, and the other one.
+    mine: (Words, usize),
+    theirs: (Words, usize),
+    sent: u64,
+    read: u64,
+}
+
+impl Notices {
+    fn of(ends: &Ends, class: Class) -> Notices {
+        let [mine, theirs] = ends.notices(class);
+        Notices { mine, theirs, sent: 0, read: 0 }
+    }
+
+    fn is_one(kind: Kind) -> bool {
+        !matches!(kind, Kind::Data | Kind::Eager)
+    }
+
+    /// Before it is published.
+    fn tell(&mut self, kind: Kind) {
+        if Self::is_one(kind) {
+            self.sent += 1;
+            self.mine.0.at(self.mine.1).store(self.sent, Ordering::Release);
+        }
+    }
+
+    fn read(&mut self, kind: Kind) {
+        self.read += u64::from(Self::is_one(kind));
+    }
+
+    fn are_read(&self) -> bool {
+        self.theirs.0.at(self.theirs.1).load(Ordering::Acquire) == self.read
+    }
 }
 
 /// What a pair's connections have in common.
@@ -81,16 +121,18 @@ impl Conn {
     pub(crate) fn pair(ends: Ends, naps: &mut Naps) -> ([Conn; 2], Bell, Reach) {
         let (words, at) = ends.naps();
         naps.add(words, at);
-        let sides = [Class::Fast, Class::Bulk].map(|class| (ends.writer(class), ends.reader(class)));
+        let sides = [Class::Fast, Class::Bulk]
+            .map(|class| (ends.writer(class), ends.reader(class), Notices::of(&ends, class)));
         let sleeper = ends.sleeper();
         let (grants, lane_bytes) = (ends.grants(), ends.mine.bytes());
         let Ends { socket, my_bell, their_bell, reads, is_read, .. } = ends;
         let socket = Arc::new(socket);
         let reach = Reach::new(lane_bytes, grants, (reads, is_read), socket.clone());
         let pair = Arc::new(Pair { socket, my_bell });
-        let conns = sides.map(|(writer, reader)| Conn {
+        let conns = sides.map(|(writer, reader, notices)| Conn {
             writer,
             reader,
+            notices,
             outbox: Outbox::default(),
             numbers: Numbers::default(),
             ended: false,
@@ -165,6 +207,7 @@ impl Conn {
                 Payload::Lent { raw, .. } => payload.claim_and_copy_from(*raw),
                 other => payload.copy_from_slice(other.bytes()),
             }
+            self.notices.tell(frame.header.kind);
             self.writer.publish(&words(&frame.header), bytes);
             self.numbers.has_sent();
             self.numbers.traffic.sent_bytes += (HEADER_BYTES + bytes) as u64;
@@ -211,6 +254,7 @@ impl Conn {
         {
             let header = Header::decode(&bytes(&head)).map_err(Broken::Protocol)?;
             self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
+            self.notices.read(header.kind);
             let length = header.length as usize;
             self.numbers.traffic.received_bytes += (HEADER_BYTES + length) as u64;
             let too_long = || Broken::Protocol(format!("a frame of {length} bytes exceeds its ring"));
@@ -255,9 +299,10 @@ impl Conn {
             && self.reader.peek().is_some_and(|head| head[..STAMPS] == words(due)[..STAMPS])
     }
 
-    /// Whether it is, and another one follows it: its sender has gone on, and may have given it up.
-    pub(crate) fn holds_more(&self, due: &Header) -> bool {
-        self.holds(due) && self.reader.has_another(due.length as usize)
+    /// Whether no frame is there that says something else than payload: it may be that what comes before it was given up.
+    #[inline]
+    pub(crate) fn has_only_payload(&self) -> bool {
+        self.notices.are_read()
     }
 
     /// The payload of a frame that is [there](Self::holds).

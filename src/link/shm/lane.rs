@@ -16,9 +16,10 @@ use crate::runtime::allowance;
 
 /// Words in a line, so that no two of those below share one.
 const APART: usize = LINE / WORD;
-/// The first page, by words: in which sleep its owner is and on which processor it was last, how far it has read each of the other's rings, and what shows that
-/// the other one sees this memory.
+/// The first page, by words: in which sleep its owner is, on which processor it was last, and how many notices it has written;
+/// how far it has read each of the other's rings; and what shows that the other one sees this memory.
 const NAP: usize = 0;
+const NOTICES: usize = 2;
 const HEADS: [usize; 2] = [APART, 2 * APART];
 const NONCE: usize = 3 * APART;
 /// Behind them: what is lent.
@@ -179,6 +180,11 @@ impl Ends {
     /// Where this process says that it sleeps, and where it sees that the other does.
     pub(super) fn naps(&self) -> (Words, usize) {
         (self.mine.words.clone(), NAP)
+    }
+
+    /// Where each says how many notices it has written to a ring, here and there.
+    pub(super) fn notices(&self, class: Class) -> [(Words, usize); 2] {
+        [&self.mine, &self.theirs].map(|lane| (lane.words.clone(), NOTICES + class as usize))
     }
 
     pub(super) fn sleeper(&self) -> Sleeper {

@@ -158,12 +158,6 @@ impl Reader {
         Some(std::array::from_fn(|at| if at == 0 { first } else { rest(at) }))
     }
 
-    /// Whether another frame follows the next one, which is there and has so much payload.
-    pub(super) fn has_another(&self, payload: usize) -> bool {
-        let line = self.ring.word(self.head + frame_bytes(payload));
-        self.ring.words.at(line).load(Ordering::Acquire) != 0
-    }
-
     /// The payload of the next frame, which is there. `None` if it can't be so long.
     #[inline]
     pub(super) fn payload(&self, bytes: usize) -> Option<Raw> {

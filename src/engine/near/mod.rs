@@ -1,0 +1,137 @@
+//! Small calls of ranks that share memory between processes, which are over before they return.
+//!
+//! As where ranks of one process [`meet`](super::meet): while nothing stands in the way, what a call sends goes straight into
+//! the rings of the others, and if what it waits for comes in a moment, it is used from where it lies in the rings, and the
+//! call needs no record, no deadline and no waker. The frames are those of any other way, by which the call goes on
+//! if somebody is late: then what has been sent and taken stays so, and the rest is read in the ordinary way.
+//!
+//! - [`vector`]: everybody's vector to everybody ([`Exchange`](super::exchange))
+//! - [`steps`]: any other small plan, by its steps
+//! - [`message`]: a message between two ranks
+
+mod message;
+mod steps;
+mod vector;
+
+use std::sync::Arc;
+
+pub(super) use vector::Side;
+
+use super::call::{Op, Request, Work};
+use super::core::Core;
+use super::io::Via;
+use super::shared::Submitted;
+use crate::buffer::parts::Parts;
+use crate::buffer::raw::Raw;
+use crate::link::frame::Header;
+use crate::link::shm;
+use crate::link::tcp::Broken;
+use crate::runtime::clock::Clock;
+use crate::runtime::spin::{self, SpinPolicy};
+
+/// Where ranks outnumber processors: how often one is handed on before the call goes on in flight. With it, those who share
+/// it come in turn.
+const YIELDS: usize = 4;
+
+/// What a call needs that may be over before it returns: how it may wait, and what it becomes if it is not.
+pub(super) struct Terms<'a, R> {
+    pub policy: SpinPolicy,
+    pub clock: &'a Clock,
+    pub record: R,
+}
+
+impl Core {
+    /// Begins such a call, and runs it to its end if the others are there, for whom it waits a moment. `None`: it
+    /// is to begin in the ordinary way, and nothing of it has left.
+    pub(super) fn near<R: FnOnce() -> Arc<Op>>(
+        &mut self,
+        request: &mut Request,
+        terms: Terms<'_, R>,
+    ) -> Option<Submitted> {
+        match &request.work {
+            Work::Collective(program) if program.exchange.is_some() => self.near_vector(request, terms),
+            Work::Collective(program) if program.straight.is_some() => self.near_steps(request, terms),
+            Work::Send { to } => self.near_send(request, *to, terms.clock),
+            Work::Recv { from } => self.near_receive(request, *from, terms.policy, terms.clock),
+            _ => None,
+        }
+    }
+
+    fn conn(&self, peer: usize) -> Option<&shm::Conn> {
+        self.links[peer].as_ref().and_then(|pair| pair.fast.shm())
+    }
+
+    /// Whether nothing is to be sent before what is sent now.
+    fn is_clear(&self) -> bool {
+        self.state.io.outbox.is_empty() && !self.writable
+    }
+
+    /// Whether a rank with small vectors is reached through memory, and all that has come from there is payload.
+    fn is_near(&self, peer: usize) -> bool {
+        self.state.io.via(peer) == Via::Stream && self.conn(peer).is_some_and(shm::Conn::has_only_payload)
+    }
+
+    /// Whether so much payload can go there at once.
+    fn has_near_room(&self, peer: usize, bytes: usize) -> bool {
+        self.state.io.has_eager(peer, bytes) && self.conn(peer).is_some_and(|conn| conn.may_send_past(bytes))
+    }
+
+    /// A call begins that is told in no other way.
+    fn begin_near(&mut self, request: &Request, clock: &Clock) {
+        self.state.now = clock.now();
+        self.state.polled_at = self.state.now;
+        if let (Some(channel), Work::Collective(_)) =
+            (self.state.channels[request.channel].as_mut(), &request.work)
+        {
+            channel.called(request.seq, request.desc);
+        }
+    }
+
+    /// Writes a frame for which there is [room](Self::has_near_room).
+    fn send_near(&mut self, peer: usize, header: Header, raw: Raw) {
+        let io = &mut self.state.io;
+        let consumed = io.peers[peer].consumed;
+        let Some(conn) = self.links[peer].as_mut().and_then(|pair| pair.fast.shm_mut()) else { return };
+        conn.send_past(header, raw, consumed);
+        io.take_eager(peer, raw.len());
+        io.peers[peer].consumed_told = consumed;
+        io.call(peer);
+    }
+
+    /// How often a call of so many bytes looks for what it waits for, from a rank that may sleep.
+    fn near_looks(&self, bytes: usize, sleeps: bool, policy: SpinPolicy) -> usize {
+        match policy {
+            _ if sleeps => 0,
+            SpinPolicy::Look => self.state.meetings.pauses(bytes),
+            SpinPolicy::Yield if self.state.meetings.waits() => YIELDS,
+            _ => 0,
+        }
+    }
+
+    /// Takes a frame that was used where it lies.
+    fn take_near(&mut self, peer: usize, due: &Header) -> Result<(), Broken> {
+        let link = self.links[peer].as_mut().and_then(|pair| pair.fast.shm_mut());
+        let Some(consumed) = link.map(|conn| conn.receive_past(due)).transpose()? else {
+            return Ok(());
+        };
+        let (io, bytes) = (&mut self.state.io, due.length as usize);
+        io.returned(peer, consumed).map_err(Broken::Protocol)?;
+        io.receive_eager(peer, bytes).map_err(Broken::Protocol)?;
+        io.consume_eager(peer, bytes);
+        Ok(())
+    }
+
+    fn over_near(&mut self, request: &mut Request) -> Submitted {
+        self.state.order.moved(request.priority);
+        Submitted::Over(std::mem::replace(&mut request.parts, Parts::NONE))
+    }
+}
+
+/// Between two looks.
+fn pause(policy: SpinPolicy) {
+    match policy {
+        // Those who are missing may want this very processor.
+        SpinPolicy::Yield => spin::yield_processor(),
+        _ => std::hint::spin_loop(),
+    }
+}

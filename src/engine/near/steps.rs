@@ -1,0 +1,253 @@
+//! A small call of any plan: its steps are walked, in their order, as often as one of them can be done.
+//!
+//! A step is done whole or not at all, so whatever has been done when the call goes on in flight is a set of steps, with which
+//! its [`Run`] begins.
+
+use std::sync::Arc;
+
+use super::super::call::{Op, Request, Work};
+use super::super::core::Core;
+use super::super::exchange::header;
+use super::super::io::EAGER_MAX;
+use super::super::program::{Act, From, Input, Program, Step, Straight};
+use super::super::run::Run;
+use super::super::shared::Submitted;
+use super::super::state::{Flight, State};
+use super::{Terms, pause};
+use crate::buffer::raw::Raw;
+use crate::link::Class;
+use crate::link::frame::Header;
+use crate::link::tcp::Broken;
+use crate::path::{Partition, Range};
+use crate::runtime::clock::Clock;
+use crate::runtime::spin::SpinPolicy;
+
+/// Vectors of more bytes, in all, are worth a record.
+const BYTES_MAX: usize = 4 * EAGER_MAX;
+
+/// A call as far as it has come.
+struct Walk<'a> {
+    program: &'a Program,
+    straight: &'a Straight,
+    partition: Partition,
+    members: Arc<[u32]>,
+    raw: Raw,
+    /// Bytes of an element.
+    size: usize,
+    call: (u64, u64, u64),
+    /// A bit for each step.
+    done: u64,
+}
+
+impl Walk<'_> {
+    fn range(&self, range: Range) -> Raw {
+        let elements = self.partition.elements(range);
+        self.raw.sub(elements.start * self.size..elements.end * self.size)
+    }
+
+    /// Of the world.
+    fn peer(&self, rank: usize) -> usize {
+        self.members[rank] as usize
+    }
+
+    fn header(&self, message: u16, bytes: usize) -> Header {
+        let mut header = header(self.call, message);
+        header.length = bytes as u32;
+        header
+    }
+
+    fn input(&self, input: usize, bytes: usize) -> (usize, Header) {
+        let Input { from, message, .. } = self.program.inputs[input];
+        (self.peer(from), self.header(message, bytes))
+    }
+
+    fn is_done(&self) -> bool {
+        self.done == self.straight.all
+    }
+
+    fn may_go(&self, index: usize) -> bool {
+        self.done & 1 << index == 0 && self.straight.before[index] & !self.done == 0
+    }
+}
+
+impl Core {
+    pub(super) fn near_steps<R: FnOnce() -> Arc<Op>>(
+        &mut self,
+        request: &mut Request,
+        terms: Terms<'_, R>,
+    ) -> Option<Submitted> {
+        let Terms { policy, clock, record } = terms;
+        let Work::Collective(program) = &request.work else { return None };
+        let program = program.clone();
+        let straight = program.straight.as_ref()?;
+        if !self.can_walk(request, &program) {
+            return None;
+        }
+        let channel = self.state.channels[request.channel].as_ref()?;
+        let raw = request.parts.raw();
+        let mut walk = Walk {
+            program: &program,
+            straight,
+            partition: program.partition(request.desc.dtype.elements(raw.len())),
+            members: channel.members.clone(),
+            raw,
+            size: request.desc.dtype.size(),
+            call: (channel.id, request.seq, request.digest),
+            done: 0,
+        };
+        let problem = self.walk(&mut walk, request, policy, clock).err();
+        if walk.is_done() && problem.is_none() {
+            return Some(self.over_near(request));
+        }
+        let (op, done) = (record(), walk.done);
+        self.state.fly_steps(op.clone(), request.take(), done);
+        // With what is in flight, it ends.
+        if let Some((peer, broken)) = problem {
+            self.broken(peer, Class::Fast, broken);
+        }
+        Some(Submitted::Flying(op))
+    }
+
+    fn can_walk(&self, request: &Request, program: &Program) -> bool {
+        let state = &self.state;
+        let Some(channel) = state.channels[request.channel].as_ref() else { return false };
+        let is_open = |rank: &usize| self.is_near(channel.members[*rank] as usize);
+        let (dtype, bytes) = (request.desc.dtype, request.parts.raw().len());
+        let partition = program.partition(dtype.elements(bytes));
+        let is_small = |step: &Step| partition.elements(step.range).len() * dtype.size() <= EAGER_MAX;
+        bytes <= BYTES_MAX
+            && program.steps.iter().all(is_small)
+            && state.live == 0
+            && channel.is_at_rest()
+            && self.is_clear()
+            && program.straight.iter().flat_map(|straight| &straight.peers).all(is_open)
+            && state.departed(request).is_none()
+    }
+
+    /// Does what can be done, for as long as it may take.
+    fn walk(
+        &mut self,
+        walk: &mut Walk<'_>,
+        request: &Request,
+        policy: SpinPolicy,
+        clock: &Clock,
+    ) -> Result<(), (usize, Broken)> {
+        self.begin_near(request, clock);
+        let mut looks = None;
+        loop {
+            let before = walk.done;
+            for index in 0..walk.program.steps.len() {
+                if walk.may_go(index) && self.near_step(walk, request, index)? {
+                    walk.done |= 1 << index;
+                }
+            }
+            if walk.is_done() {
+                // Who has nothing to wait for has met nobody.
+                if looks.is_some() {
+                    self.state.meetings.met(true);
+                }
+                return Ok(());
+            }
+            if walk.done != before {
+                continue;
+            }
+            let left = looks.get_or_insert_with(|| {
+                let sleeps = |rank: &usize| self.neighbours.sleeps(walk.peer(*rank));
+                let asleep = walk.straight.peers.iter().any(sleeps);
+                self.near_looks(walk.raw.len(), asleep, policy)
+            });
+            if *left == 0 {
+                self.state.meetings.met(false);
+                return Ok(());
+            }
+            *left -= 1;
+            pause(policy);
+        }
+    }
+
+    /// Does a step, if it can be done now. Says whether it did.
+    fn near_step(
+        &mut self,
+        walk: &Walk<'_>,
+        request: &Request,
+        index: usize,
+    ) -> Result<bool, (usize, Broken)> {
+        let step = &walk.program.steps[index];
+        let raw = walk.range(step.range);
+        match &step.act {
+            Act::Send { to, message, .. } => {
+                let (peer, bytes) = (walk.peer(*to), raw.len());
+                let goes = self.has_near_room(peer, bytes);
+                if goes {
+                    self.send_near(peer, walk.header(*message, bytes), raw);
+                }
+                Ok(goes)
+            }
+            Act::Place { input, .. } => {
+                let (peer, due) = walk.input(*input, raw.len());
+                let Some(src) = self.near_input(peer, &due) else { return Ok(false) };
+                raw.claim_and_copy_from(src);
+                self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
+                Ok(true)
+            }
+            Act::Copy { src } => {
+                raw.copy_from(walk.range(*src));
+                Ok(true)
+            }
+            Act::Reduce { srcs, post, .. } => {
+                let mut sources = std::mem::take(&mut self.sources);
+                sources.clear();
+                sources.extend(srcs.iter().map_while(|src| match src {
+                    From::Local(range) => Some(walk.range(*range)),
+                    From::Input(input) => {
+                        let (peer, due) = walk.input(*input, raw.len());
+                        self.near_input(peer, &due)
+                    }
+                }));
+                let all = sources.len() == srcs.len();
+                if all && raw.len() > 0 {
+                    let reduction = request.desc.reduction(*post, walk.members.len());
+                    raw.reduce_from(reduction, &sources, &[]);
+                }
+                self.sources = sources;
+                if all {
+                    self.take_inputs(walk, srcs, raw.len())?;
+                }
+                Ok(all)
+            }
+        }
+    }
+
+    /// Where an input lies, if it is what comes next from there.
+    fn near_input(&self, peer: usize, due: &Header) -> Option<Raw> {
+        let conn = self.conn(peer)?;
+        if conn.holds(due) { conn.payload_past(due.length as usize) } else { None }
+    }
+
+    fn take_inputs(&mut self, walk: &Walk<'_>, srcs: &[From], bytes: usize) -> Result<(), (usize, Broken)> {
+        for src in srcs {
+            if let From::Input(input) = src {
+                let (peer, due) = walk.input(*input, bytes);
+                self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Goes on in flight with a call of which some steps are done.
+    fn fly_steps(&mut self, op: Arc<Op>, request: Request, done: u64) {
+        let aside = self.set_aside(&request);
+        let Some(mut head) = self.fly(op, &request) else { return };
+        let Work::Collective(program) = request.work else { return };
+        let key = head.key;
+        head.aside = aside;
+        self.recent = request.channel;
+        let memory = self.recycled.pop().unwrap_or_default();
+        let run = Run::start(head, program, request.parts, memory, done, &mut self.io);
+        self.place_flight(key, Flight::Collective(run));
+        self.part_with_closed(key);
+        self.step(key);
+    }
+}
