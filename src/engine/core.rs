@@ -441,6 +441,7 @@ impl Core {
 
     pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
         self.state.now = now;
+        self.state.date_poll();
         let next = self.state.tick();
         self.turn(false);
         next

@@ -54,6 +54,7 @@ impl State {
     /// sleeps in an await polls nothing either, in the normal course of things: it is called, and is away if it does not
     /// come, which shows the next time that somebody is told.
     pub(super) fn unpolled_ms(&mut self) -> u64 {
+        self.date_poll();
         let unanswered = self.called_at.filter(|at| *at > self.polled_at);
         let since = match unanswered {
             _ if self.asleep().next().is_none() => self.polled_at,
@@ -64,6 +65,13 @@ impl State {
             }
         };
         self.now.saturating_duration_since(since).as_millis() as u64
+    }
+
+    /// A poll that nobody has dated was now, or since the last that was: the program is not said to be away longer than it is.
+    pub(super) fn date_poll(&mut self) {
+        if std::mem::take(&mut self.polled_since) {
+            self.polled_at = self.now;
+        }
     }
 
     /// Calls over which the program has gone to sleep, on whatever communicator.

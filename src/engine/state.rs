@@ -72,8 +72,9 @@ pub(crate) struct State {
     pub reports: Vec<(Arc<[u32]>, Report)>,
     /// Some have not been told yet whose deadlines this rank holds.
     pub(super) untold_holds: bool,
-    /// When the user's program last polled anything here.
+    /// When the user's program last polled anything here; and whether it has since, at a time that nobody has looked at.
     pub polled_at: Instant,
+    pub(super) polled_since: bool,
     /// When those who sleep in an await were last called to see whether they come.
     pub(super) called_at: Option<Instant>,
 }
@@ -175,6 +176,7 @@ impl State {
             reports: Vec::new(),
             untold_holds: false,
             polled_at: now,
+            polled_since: false,
             called_at: None,
         }
     }

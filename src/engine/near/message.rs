@@ -20,7 +20,7 @@ fn header(request: &Request, channel: u64, number: u64) -> Header {
 
 impl Core {
     /// Sends a message, if it can leave before the call returns.
-    pub(super) fn near_send(&mut self, request: &mut Request, to: usize, clock: &Clock) -> Option<Submitted> {
+    pub(super) fn near_send(&mut self, request: &mut Request, to: usize) -> Option<Submitted> {
         let raw = request.parts.raw();
         let channel = self.state.channels[request.channel].as_ref()?;
         let peer = channel.members[to] as usize;
@@ -36,7 +36,7 @@ impl Core {
         }
         let channel = self.state.channels[request.channel].as_mut()?;
         let header = header(request, channel.id, channel.matching[to].number());
-        self.begin_near(request, clock);
+        self.begin_near(request);
         self.send_near(peer, header, raw);
         Some(self.over_near(request))
     }
@@ -73,11 +73,12 @@ impl Core {
             return None;
         }
         self.state.meetings.met(true);
-        self.begin_near(request, clock);
+        self.begin_near(request);
         if let Some(src) = self.conn(peer).and_then(|conn| conn.payload_past(raw.len())) {
             raw.claim_and_copy_from(src);
         }
         if let Err(broken) = self.take_near(peer, &due) {
+            self.begin_flight(clock);
             self.broken(peer, Class::Fast, broken);
             return None;
         }

@@ -51,7 +51,7 @@ impl Core {
         match &request.work {
             Work::Collective(program) if program.exchange.is_some() => self.near_vector(request, terms),
             Work::Collective(program) if program.straight.is_some() => self.near_steps(request, terms),
-            Work::Send { to } => self.near_send(request, *to, terms.clock),
+            Work::Send { to } => self.near_send(request, *to),
             Work::Recv { from } => self.near_receive(request, *from, terms.policy, terms.clock),
             _ => None,
         }
@@ -76,10 +76,9 @@ impl Core {
         self.state.io.has_eager(peer, bytes) && self.conn(peer).is_some_and(|conn| conn.may_send_past(bytes))
     }
 
-    /// A call begins that is told in no other way.
-    fn begin_near(&mut self, request: &Request, clock: &Clock) {
-        self.state.now = clock.now();
-        self.state.polled_at = self.state.now;
+    /// A call begins that may be over before anybody needs to know when.
+    fn begin_near(&mut self, request: &Request) {
+        self.state.polled_since = true;
         if let (Some(channel), Work::Collective(_)) =
             (self.state.channels[request.channel].as_mut(), &request.work)
         {
@@ -119,6 +118,12 @@ impl Core {
         io.receive_eager(peer, bytes).map_err(Broken::Protocol)?;
         io.consume_eager(peer, bytes);
         Ok(())
+    }
+
+    /// A call goes on in flight: from now on its time counts.
+    fn begin_flight(&mut self, clock: &Clock) {
+        self.state.now = clock.now();
+        self.state.polled_at = self.state.now;
     }
 
     fn over_near(&mut self, request: &mut Request) -> Submitted {

@@ -19,7 +19,6 @@ use crate::link::Class;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
 use crate::path::{Partition, Range};
-use crate::runtime::clock::Clock;
 use crate::runtime::spin::SpinPolicy;
 
 /// Vectors of more bytes, in all, are worth a record.
@@ -95,10 +94,11 @@ impl Core {
             call: (channel.id, request.seq, request.digest),
             done: 0,
         };
-        let problem = self.walk(&mut walk, request, policy, clock).err();
+        let problem = self.walk(&mut walk, request, policy).err();
         if walk.is_done() && problem.is_none() {
             return Some(self.over_near(request));
         }
+        self.begin_flight(clock);
         let (op, done) = (record(), walk.done);
         self.state.fly_steps(op.clone(), request.take(), done);
         // With what is in flight, it ends.
@@ -130,9 +130,8 @@ impl Core {
         walk: &mut Walk<'_>,
         request: &Request,
         policy: SpinPolicy,
-        clock: &Clock,
     ) -> Result<(), (usize, Broken)> {
-        self.begin_near(request, clock);
+        self.begin_near(request);
         let mut looks = None;
         loop {
             let before = walk.done;

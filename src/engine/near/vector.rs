@@ -43,7 +43,7 @@ impl Core {
         for Side { peer, sent, .. } in &sides {
             self.send_near(*peer, *sent, raw);
         }
-        self.begin_near(request, clock);
+        self.begin_near(request);
         let asleep = sides.iter().any(|side| self.neighbours.sleeps(side.peer));
         let met = self.await_near(&sides, self.near_looks(raw.len(), asleep, policy), policy);
         self.state.meetings.met(met);
@@ -52,6 +52,7 @@ impl Core {
         if met && problem.is_ok() {
             return Some(self.over_near(request));
         }
+        self.begin_flight(clock);
         let op = record();
         self.fly_near(op.clone(), request);
         // With what is in flight, it ends.
