@@ -8,6 +8,7 @@ use super::call::{CallDesc, Op, Request, Work, mix};
 use super::direct::Standing;
 use super::due::Holds;
 pub(crate) use super::family::Family;
+use super::fifos::Fifos;
 use super::history::{History, Past};
 use super::io::Io;
 use super::matching::Matching;
@@ -43,7 +44,8 @@ pub(crate) struct Channel {
     pub live: usize,
     /// Collectives that wait for room to begin, in order, and since when.
     pub delayed: VecDeque<(Arc<Op>, Request, Instant)>,
-    stash: VecDeque<Stashed>,
+    /// By the number that they are for.
+    stash: Fifos<u64, Stashed>,
     /// How many of these are of each rank.
     stashed: Vec<usize>,
     pub(super) tombs: Tombs,
@@ -128,7 +130,7 @@ impl Channel {
             inflight: VecDeque::new(),
             live: 0,
             delayed: VecDeque::new(),
-            stash: VecDeque::new(),
+            stash: Fifos::default(),
             stashed: vec![0; ranks],
             tombs: Tombs::default(),
             history: History::default(),
@@ -228,14 +230,13 @@ impl Channel {
             return Err("too many frames for operations that were not called".into());
         }
         *of += 1;
-        self.stash.push_back(stashed);
+        self.stash.push(stashed.header.number, stashed);
         Ok(())
     }
 
     /// The next frame kept for a number, in the order of arrival.
     pub(crate) fn unkeep(&mut self, seq: u64) -> Option<Stashed> {
-        let index = self.stash.iter().position(|stashed| stashed.header.number == seq)?;
-        let stashed = self.stash.remove(index)?;
+        let stashed = self.stash.pop(seq)?;
         self.stashed[stashed.from] -= 1;
         Some(stashed)
     }
@@ -247,9 +248,9 @@ impl Channel {
     }
 
     /// All frames kept for numbers that will not be called any more.
-    pub(crate) fn take_kept(&mut self) -> VecDeque<Stashed> {
+    pub(crate) fn take_kept(&mut self) -> impl Iterator<Item = Stashed> + use<> {
         self.stashed.fill(0);
-        std::mem::take(&mut self.stash)
+        self.stash.take()
     }
 
     /// Whether the outcome of a number that has not begun is known, so that what comes for it is of no use.

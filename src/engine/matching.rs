@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::fifos::{Fifos, Place};
 use super::head::Head;
 use super::io::Via;
 use super::point::{Point, Side};
@@ -22,9 +23,9 @@ pub(crate) struct Matching {
     /// What was offered over a byte link and has not been answered, whether its send still waits or not.
     pub offers: HashSet<u64>,
     /// Receives without a message, in the order of posting.
-    pub posted: Tagged<RunKey>,
+    pub posted: Fifos<u32, RunKey>,
     /// Messages without a receive, in the order of sending.
-    pub unexpected: Tagged<Unexpected>,
+    pub unexpected: Fifos<u32, Unexpected>,
     /// Sends and receives that wait for the other side, by the message's number.
     pub sends: HashMap<u64, RunKey>,
     pub receives: HashMap<u64, RunKey>,
@@ -72,7 +73,7 @@ impl Matching {
 
     /// All messages that no receive has asked for.
     pub(crate) fn take_unexpected(&mut self) -> impl Iterator<Item = Unexpected> + use<> {
-        std::mem::take(&mut self.unexpected).entries.into_iter().filter_map(|entry| entry.value)
+        self.unexpected.take()
     }
 
     /// The message that was sent first of those without a receive.
@@ -107,102 +108,6 @@ impl Matching {
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
-    }
-}
-
-/// Where something is in a [`Tagged`]; may be another's by the time it is used.
-pub(crate) type Place = u32;
-
-/// No entry.
-const NONE: Place = Place::MAX;
-
-/// Queues by tag: first in, first out for each.
-#[derive(Debug)]
-pub(crate) struct Tagged<T> {
-    entries: Vec<Entry<T>>,
-    free: Vec<Place>,
-    /// First and last entry of each tag that has any.
-    ends: HashMap<u32, (Place, Place)>,
-}
-
-#[derive(Debug)]
-struct Entry<T> {
-    tag: u32,
-    value: Option<T>,
-    before: Place,
-    after: Place,
-}
-
-impl<T> Default for Tagged<T> {
-    fn default() -> Self {
-        Tagged { entries: Vec::new(), free: Vec::new(), ends: HashMap::new() }
-    }
-}
-
-impl<T> Tagged<T> {
-    pub(crate) fn push(&mut self, tag: u32, value: T) -> Place {
-        let place = self.free.pop().unwrap_or(self.entries.len() as Place);
-        let ends = self.ends.entry(tag).or_insert((place, NONE));
-        let before = std::mem::replace(&mut ends.1, place);
-        let entry = Entry { tag, value: Some(value), before, after: NONE };
-        match self.entries.get_mut(place as usize) {
-            Some(slot) => *slot = entry,
-            None => self.entries.push(entry),
-        }
-        if let Some(last) = self.entries.get_mut(before as usize) {
-            last.after = place;
-        }
-        place
-    }
-
-    /// The first of this tag, taken out.
-    pub(crate) fn pop(&mut self, tag: u32) -> Option<T> {
-        let first = self.ends.get(&tag)?.0;
-        self.remove_if(first, |_| true)
-    }
-
-    pub(crate) fn has(&self, tag: u32) -> bool {
-        self.ends.contains_key(&tag)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().filter_map(|entry| entry.value.as_ref())
-    }
-
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
-    }
-
-    /// Takes out what is at a place, if it is what is meant.
-    pub(crate) fn remove_if(&mut self, place: Place, meant: impl FnOnce(&T) -> bool) -> Option<T> {
-        let entry = self.entries.get_mut(place as usize)?;
-        if !entry.value.as_ref().is_some_and(meant) {
-            return None;
-        }
-        let value = entry.value.take();
-        let (tag, before, after) = (entry.tag, entry.before, entry.after);
-        if let Some(entry) = self.entries.get_mut(before as usize) {
-            entry.after = after;
-        }
-        if let Some(entry) = self.entries.get_mut(after as usize) {
-            entry.before = before;
-        }
-        if before == NONE && after == NONE {
-            self.ends.remove(&tag);
-        } else if let Some(ends) = self.ends.get_mut(&tag) {
-            if before == NONE {
-                ends.0 = after;
-            }
-            if after == NONE {
-                ends.1 = before;
-            }
-        }
-        self.free.push(place);
-        value
     }
 }
 
@@ -339,44 +244,5 @@ impl State {
             point.take_local(src);
         }
         self.finish(sender, Ok(()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Against a plain list.
-        #[test]
-        fn queues_by_tag_keep_their_order(acts in proptest::collection::vec((0u32..4, any::<u16>(), any::<u8>()), 0..200)) {
-            let mut tagged = Tagged::default();
-            let mut list: VecDeque<(u32, u16, Place)> = VecDeque::new();
-            for (tag, value, act) in acts {
-                match act % 4 {
-                    0 => {
-                        let first = list.iter().position(|(of, ..)| *of == tag);
-                        let first = first.and_then(|index| list.remove(index)).map(|(_, value, _)| value);
-                        prop_assert_eq!(tagged.pop(tag), first);
-                    }
-                    1 if !list.is_empty() => {
-                        let (_, value, place) = list.remove(usize::from(value) % list.len()).unwrap();
-                        prop_assert_eq!(tagged.remove_if(place, |of| *of != value), None);
-                        prop_assert_eq!(tagged.remove_if(place, |of| *of == value), Some(value));
-                    }
-                    _ => {
-                        let place = tagged.push(tag, value);
-                        list.push_back((tag, value, place));
-                    }
-                }
-                prop_assert_eq!(tagged.ends.is_empty(), list.is_empty());
-                prop_assert_eq!(tagged.iter().count(), list.len());
-            }
-            prop_assert!(tagged.entries.len() <= 200);
-        }
     }
 }

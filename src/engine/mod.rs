@@ -34,6 +34,7 @@ mod doubtful;
 mod due;
 mod exchange;
 pub(crate) mod family;
+mod fifos;
 mod forked;
 mod head;
 mod history;
