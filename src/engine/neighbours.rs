@@ -40,6 +40,12 @@ impl Neighbours {
         matches!(self.bells.get(rank), Some(Some(bell)) if bell.sleeps())
     }
 
+    /// Whether this rank has last called from this processor.
+    #[inline]
+    pub(super) fn is_at(&self, rank: usize, processor: usize) -> bool {
+        matches!(self.bells.get(rank), Some(Some(bell)) if bell.is_at(processor))
+    }
+
     /// This rank has looked for a while and found nothing: if a lower one looks on the same processor, each keeps the other from
     /// what it waits for, and the system may leave them there, since both seem busy. The higher one goes elsewhere.
     pub(super) fn part(&self, me: usize, now: Instant) {

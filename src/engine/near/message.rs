@@ -4,7 +4,7 @@ use super::super::call::Request;
 use super::super::core::Core;
 use super::super::io::EAGER_MAX;
 use super::super::shared::Submitted;
-use super::pause;
+use super::Looks;
 use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::runtime::clock::Clock;
@@ -66,7 +66,7 @@ impl Core {
         // Others would wait for it.
         let waits = self.state.live == 0 && self.is_clear();
         let sleeps = !waits || self.neighbours.sleeps(peer);
-        if !self.await_message(peer, &due, self.near_looks(raw.len(), sleeps, policy), policy) {
+        if !self.await_message(peer, &due, self.near_looks(raw.len(), sleeps, policy)) {
             if waits {
                 self.state.meetings.met(false);
             }
@@ -88,16 +88,14 @@ impl Core {
         Some(self.over_near(request))
     }
 
-    fn await_message(&self, peer: usize, due: &Header, mut looks: usize, policy: SpinPolicy) -> bool {
+    fn await_message(&self, peer: usize, due: &Header, mut looks: Looks) -> bool {
         loop {
             if self.conn(peer).is_some_and(|conn| conn.holds(due)) {
                 return true;
             }
-            if looks == 0 {
+            if !looks.pause(&self.neighbours, std::iter::once(peer)) {
                 return false;
             }
-            looks -= 1;
-            pause(policy);
         }
     }
 }

@@ -5,16 +5,19 @@
 //! call needs no record, no deadline and no waker. The frames are those of any other way, by which the call goes on
 //! if somebody is late: then what has been sent and taken stays so, and the rest is read in the ordinary way.
 //!
+//! - [`looks`]: how they wait for it
 //! - [`vector`]: everybody's vector to everybody ([`Exchange`](super::exchange))
 //! - [`steps`]: any other small plan, by its steps
 //! - [`message`]: a message between two ranks
 
+mod looks;
 mod message;
 mod steps;
 mod vector;
 
 use std::sync::Arc;
 
+use looks::Looks;
 pub(super) use vector::Side;
 
 use super::call::{Op, Request, Work};
@@ -27,11 +30,7 @@ use crate::link::frame::Header;
 use crate::link::shm;
 use crate::link::tcp::Broken;
 use crate::runtime::clock::Clock;
-use crate::runtime::spin::{self, SpinPolicy};
-
-/// Where ranks outnumber processors: how often one is handed on before the call goes on in flight. With it, those who share
-/// it come in turn.
-const YIELDS: usize = 4;
+use crate::runtime::spin::SpinPolicy;
 
 /// What a call needs that may be over before it returns: how it may wait, and what it becomes if it is not.
 pub(super) struct Terms<'a, R> {
@@ -97,13 +96,14 @@ impl Core {
         io.call(peer);
     }
 
-    /// How often a call of so many bytes looks for what it waits for, from a rank that may sleep.
-    fn near_looks(&self, bytes: usize, sleeps: bool, policy: SpinPolicy) -> usize {
+    /// How a call of so many bytes looks for what it waits for; `sleeps`: from a rank that does.
+    fn near_looks(&self, bytes: usize, sleeps: bool, policy: SpinPolicy) -> Looks {
+        let meetings = &self.state.meetings;
         match policy {
-            _ if sleeps => 0,
-            SpinPolicy::Look => self.state.meetings.pauses(bytes),
-            SpinPolicy::Yield if self.state.meetings.waits() => YIELDS,
-            _ => 0,
+            _ if sleeps => Looks::default(),
+            SpinPolicy::Look => Looks::alone(meetings.pauses(bytes)),
+            SpinPolicy::Yield if meetings.waits() => Looks::shared(&self.neighbours),
+            _ => Looks::default(),
         }
     }
 
@@ -129,14 +129,5 @@ impl Core {
     fn over_near(&mut self, request: &mut Request) -> Submitted {
         self.state.order.moved(request.priority);
         Submitted::Over(std::mem::replace(&mut request.parts, Parts::NONE))
-    }
-}
-
-/// Between two looks.
-fn pause(policy: SpinPolicy) {
-    match policy {
-        // Those who are missing may want this very processor.
-        SpinPolicy::Yield => spin::yield_processor(),
-        _ => std::hint::spin_loop(),
     }
 }

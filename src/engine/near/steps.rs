@@ -13,7 +13,7 @@ use super::super::program::{Act, From, Input, Program, Step, Straight};
 use super::super::run::Run;
 use super::super::shared::Submitted;
 use super::super::state::{Flight, State};
-use super::{Terms, pause};
+use super::Terms;
 use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::Header;
@@ -150,17 +150,15 @@ impl Core {
             if walk.done != before {
                 continue;
             }
-            let left = looks.get_or_insert_with(|| {
+            let looks = looks.get_or_insert_with(|| {
                 let sleeps = |rank: &usize| self.neighbours.sleeps(walk.peer(*rank));
                 let asleep = walk.straight.peers.iter().any(sleeps);
                 self.near_looks(walk.raw.len(), asleep, policy)
             });
-            if *left == 0 {
+            if !looks.pause(&self.neighbours, walk.straight.peers.iter().map(|rank| walk.peer(*rank))) {
                 self.state.meetings.met(false);
                 return Ok(());
             }
-            *left -= 1;
-            pause(policy);
         }
     }
 

@@ -8,12 +8,11 @@ use super::super::exchange::{Send, Shape, header};
 use super::super::io::EAGER_MAX;
 use super::super::program::Program;
 use super::super::shared::Submitted;
-use super::{Terms, pause};
+use super::{Looks, Terms};
 use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
-use crate::runtime::spin::SpinPolicy;
 
 /// What a call has to do with one other rank.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +44,7 @@ impl Core {
         }
         self.begin_near(request);
         let asleep = sides.iter().any(|side| self.neighbours.sleeps(side.peer));
-        let met = self.await_near(&sides, self.near_looks(raw.len(), asleep, policy), policy);
+        let met = self.await_near(&sides, self.near_looks(raw.len(), asleep, policy));
         self.state.meetings.met(met);
         let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
         self.sides = sides;
@@ -94,7 +93,7 @@ impl Core {
     }
 
     /// Whether the vectors of all have come.
-    fn await_near(&self, sides: &[Side], mut looks: usize, policy: SpinPolicy) -> bool {
+    fn await_near(&self, sides: &[Side], mut looks: Looks) -> bool {
         let mut first = 0;
         loop {
             while first < sides.len() {
@@ -107,11 +106,9 @@ impl Core {
             if first == sides.len() {
                 return true;
             }
-            if looks == 0 {
+            if !looks.pause(&self.neighbours, sides[first..].iter().map(|side| side.peer)) {
                 return false;
             }
-            looks -= 1;
-            pause(policy);
         }
     }
 

@@ -12,6 +12,9 @@ use std::sync::atomic::Ordering;
 use super::words::Words;
 use crate::runtime::sync::{AtomicU64, Mutex, fence};
 
+/// Behind the word for sleeps: where it calls from.
+const PLACE: usize = 4;
+
 /// What this process tells the others of its sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Naps {
@@ -19,6 +22,8 @@ pub(crate) struct Naps {
     words: Vec<(Words, usize)>,
     /// Behind a lock, so that words only grow: of two threads that announce, the later one's is what stays.
     count: Mutex<u64>,
+    /// Where it said last that it calls from.
+    place: AtomicU64,
 }
 
 impl Naps {
@@ -31,6 +36,17 @@ impl Naps {
     pub(crate) fn tell_processor(&self, processor: usize, ms: u64) {
         for (words, at) in &self.words {
             words.at(*at + 1).store(seen(processor, ms), Ordering::Relaxed);
+        }
+    }
+
+    /// On which processor this process calls.
+    #[inline]
+    pub(crate) fn tell_place(&self, processor: usize) {
+        let place = processor as u64 + 1;
+        if self.place.swap(place, Ordering::Relaxed) != place {
+            for (words, at) in &self.words {
+                words.at(*at + PLACE).store(place, Ordering::Relaxed);
+            }
         }
     }
 
@@ -74,6 +90,12 @@ impl Sleeper {
     pub(super) fn is_on(&self, processor: usize, ms: u64) -> bool {
         let told = self.words.at(self.at + 1).load(Ordering::Relaxed);
         told == seen(processor, ms) || told == seen(processor, ms.saturating_sub(1))
+    }
+
+    /// Whether it has last called from this processor.
+    #[inline]
+    pub(super) fn is_at(&self, processor: usize) -> bool {
+        self.words.at(self.at + PLACE).load(Ordering::Relaxed) == processor as u64 + 1
     }
 
     /// Whether it has said that it sleeps, and nobody has rung since: it may have woken by itself.

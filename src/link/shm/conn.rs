@@ -101,6 +101,12 @@ impl Bell {
         self.sleeper.is_on(processor, ms)
     }
 
+    /// Whether it has last called from this processor.
+    #[inline]
+    pub(crate) fn is_at(&self, processor: usize) -> bool {
+        self.sleeper.is_at(processor)
+    }
+
     /// Whether it may sleep.
     pub(crate) fn sleeps(&self) -> bool {
         self.sleeper.sleeps()

@@ -16,8 +16,8 @@ use crate::runtime::allowance;
 
 /// Words in a line, so that no two of those below share one.
 const APART: usize = LINE / WORD;
-/// The first page, by words: in which sleep its owner is, on which processor it was last, and how many notices it has written;
-/// how far it has read each of the other's rings; and what shows that the other one sees this memory.
+/// The first page, by words: in which sleep its owner is, on which processor it was last, and how many notices it has written and
+/// where it calls from; how far it has read each of the other's rings; and what shows that the other one sees this memory.
 const NAP: usize = 0;
 const NOTICES: usize = 2;
 const HEADS: [usize; 2] = [APART, 2 * APART];
