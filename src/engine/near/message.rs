@@ -5,6 +5,7 @@ use super::super::core::Core;
 use super::super::io::EAGER_MAX;
 use super::super::shared::Submitted;
 use super::Looks;
+use crate::buffer::raw::Raw;
 use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind};
 use crate::runtime::clock::Clock;
@@ -66,7 +67,7 @@ impl Core {
         // Others would wait for it.
         let waits = self.state.live == 0 && self.is_clear();
         let sleeps = !waits || self.neighbours.sleeps(peer);
-        if !self.await_message(peer, &due, self.near_looks(raw.len(), sleeps, policy)) {
+        if !self.await_message(peer, &due, raw, self.near_looks(raw.len(), sleeps, policy)) {
             if waits {
                 self.state.meetings.met(false);
             }
@@ -74,9 +75,6 @@ impl Core {
         }
         self.state.meetings.met(true);
         self.begin_near(request);
-        if let Some(src) = self.conn(peer).and_then(|conn| conn.payload_past(raw.len())) {
-            raw.claim_and_copy_from(src);
-        }
         if let Err(broken) = self.take_near(peer, &due) {
             self.begin_flight(clock);
             self.broken(peer, Class::Fast, broken);
@@ -88,12 +86,17 @@ impl Core {
         Some(self.over_near(request))
     }
 
-    fn await_message(&self, peer: usize, due: &Header, mut looks: Looks) -> bool {
+    /// Whether it has come, and is where it belongs.
+    fn await_message(&self, peer: usize, due: &Header, raw: Raw, mut looks: Looks) -> bool {
+        let mut placed = 0;
         loop {
-            if self.conn(peer).is_some_and(|conn| conn.holds(due)) {
+            let before = placed;
+            let all;
+            (placed, all) = self.place_near(peer, due, raw, placed);
+            if all {
                 return true;
             }
-            if !looks.pause(&self.neighbours, std::iter::once(peer)) {
+            if placed == before && !looks.pause(&self.neighbours, std::iter::once(peer)) {
                 return false;
             }
         }

@@ -107,6 +107,18 @@ impl Core {
         }
     }
 
+    /// Copies a message that may still be written, from what is `placed` already as far as it is there. Says how far that is, and
+    /// whether it is all.
+    fn place_near(&self, peer: usize, due: &Header, raw: Raw, placed: usize) -> (usize, bool) {
+        let Some(conn) = self.conn(peer) else { return (placed, false) };
+        let all = conn.holds(due);
+        let end = conn.holds_payload(due).max(placed);
+        if let Some(src) = conn.payload_past(raw.len()) {
+            raw.sub(placed..end).claim_and_copy_from(src.sub(placed..end));
+        }
+        (end, all)
+    }
+
     /// Takes a frame that was used where it lies.
     fn take_near(&mut self, peer: usize, due: &Header) -> Result<(), Broken> {
         let link = self.links[peer].as_mut().and_then(|pair| pair.fast.shm_mut());

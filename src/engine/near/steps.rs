@@ -36,6 +36,10 @@ struct Walk<'a> {
     call: (u64, u64, u64),
     /// A bit for each step.
     done: u64,
+    /// Bytes of each message that are where they belong, while the rest is still being written.
+    placed: [u32; u64::BITS as usize],
+    /// Some are since the last look.
+    has_placed: bool,
 }
 
 impl Walk<'_> {
@@ -93,6 +97,8 @@ impl Core {
             size: request.desc.dtype.size(),
             call: (channel.id, request.seq, request.digest),
             done: 0,
+            placed: [0; u64::BITS as usize],
+            has_placed: false,
         };
         let problem = self.walk(&mut walk, request, policy).err();
         if walk.is_done() && problem.is_none() {
@@ -147,7 +153,7 @@ impl Core {
                 }
                 return Ok(());
             }
-            if walk.done != before {
+            if walk.done != before || std::mem::take(&mut walk.has_placed) {
                 continue;
             }
             let looks = looks.get_or_insert_with(|| {
@@ -165,7 +171,7 @@ impl Core {
     /// Does a step, if it can be done now. Says whether it did.
     fn near_step(
         &mut self,
-        walk: &Walk<'_>,
+        walk: &mut Walk<'_>,
         request: &Request,
         index: usize,
     ) -> Result<bool, (usize, Broken)> {
@@ -182,10 +188,14 @@ impl Core {
             }
             Act::Place { input, .. } => {
                 let (peer, due) = walk.input(*input, raw.len());
-                let Some(src) = self.near_input(peer, &due) else { return Ok(false) };
-                raw.claim_and_copy_from(src);
-                self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
-                Ok(true)
+                let before = walk.placed[index] as usize;
+                let (placed, all) = self.place_near(peer, &due, raw, before);
+                walk.placed[index] = placed as u32;
+                walk.has_placed |= placed > before;
+                if all {
+                    self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
+                }
+                Ok(all)
             }
             Act::Copy { src } => {
                 raw.copy_from(walk.range(*src));

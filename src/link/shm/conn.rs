@@ -292,8 +292,9 @@ impl Conn {
     #[inline]
     pub(crate) fn send_past(&mut self, mut header: Header, payload: Raw, consumed: u64) {
         self.numbers.stamp(&mut header, 0, consumed);
-        self.writer.payload(payload.len()).claim_and_copy_from(payload);
-        self.writer.publish(&words(&header), payload.len());
+        let head = words(&header);
+        self.writer.write(&head, payload);
+        self.writer.publish(&head, payload.len());
         self.numbers.has_sent();
         self.numbers.traffic.sent_bytes += (HEADER_BYTES + payload.len()) as u64;
     }
@@ -311,7 +312,16 @@ impl Conn {
         self.notices.are_read()
     }
 
-    /// The payload of a frame that is [there](Self::holds).
+    /// How much payload of the next frame can be read, if it is one like this; all of it is there only when it [is](Self::holds).
+    #[inline]
+    pub(crate) fn holds_payload(&self, due: &Header) -> usize {
+        if self.holds(due) {
+            return due.length as usize;
+        }
+        self.reader.written_ahead(&words(due)[..STAMPS], due.length as usize)
+    }
+
+    /// The payload of a frame that is [there](Self::holds), or [will be](Self::holds_payload).
     #[inline]
     pub(crate) fn payload_past(&self, bytes: usize) -> Option<Raw> {
         self.reader.payload(bytes)

@@ -22,8 +22,10 @@ const NAP: usize = 0;
 const NOTICES: usize = 2;
 const HEADS: [usize; 2] = [APART, 2 * APART];
 const NONCE: usize = 3 * APART;
+/// How far it has written to the ring for small frames what is not published yet, and to the other one.
+const AHEAD: usize = 4 * APART;
 /// Behind them: what is lent.
-const GRANTED: usize = 4 * APART;
+const GRANTED: usize = 5 * APART;
 const _: () = assert!((GRANTED + GRANTS) * WORD <= PAGE);
 /// Words of the nonce.
 const NONCE_WORDS: usize = 2;
@@ -158,13 +160,14 @@ pub(crate) struct Ends {
 impl Ends {
     pub(super) fn writer(&self, class: Class) -> Writer {
         let ring = self.mine.sizes.ring(&self.mine.mapping, class);
-        Writer::new(ring, self.theirs.words.clone(), HEADS[class as usize])
+        let ahead = (self.mine.words.clone(), AHEAD + class as usize);
+        Writer::new(ring, self.theirs.words.clone(), HEADS[class as usize], ahead)
     }
 
     pub(super) fn reader(&self, class: Class) -> Reader {
         let ring = self.theirs.sizes.ring(&self.theirs.mapping, class);
         let (heads, at) = self.heads(class);
-        Reader::new(ring, heads, at)
+        Reader::new(ring, heads, at, (self.theirs.words.clone(), AHEAD + class as usize))
     }
 
     /// Where this process says how far it has read a ring.

@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::bell::{Naps, Sleeper};
 use super::reach::Grants;
-use super::ring::{Head, LINE, Reader, Ring, Writer};
+use super::ring::{Head, LINE, PIECE, Reader, Ring, Writer};
 use super::words::{WORD, Words};
 use crate::runtime::sync::AtomicBool;
 
@@ -17,7 +17,8 @@ const LINES: usize = 4;
 fn ring() -> (Writer, Reader) {
     let (words, heads) = (Words::modelled(LINES * LINE / WORD), Words::modelled(1));
     let ring = || Ring::new(words.clone(), LINES * LINE);
-    (Writer::new(ring(), heads.clone(), 0), Reader::new(ring(), heads, 0))
+    let ahead = Words::modelled(1);
+    (Writer::new(ring(), heads.clone(), 0, (ahead.clone(), 0)), Reader::new(ring(), heads, 0, (ahead, 0)))
 }
 
 fn frame(number: u64) -> Head {
@@ -57,6 +58,39 @@ fn frames_come_whole_once_and_in_order() {
         }
         assert!(far.join().is_ok());
         assert_eq!(reader.peek(), None);
+    });
+}
+
+/// What is told of a frame before it is published is of this one, and not beyond what was written.
+#[test]
+fn what_is_told_ahead_is_there() {
+    const FRAMES: u64 = 3;
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let far = thread::spawn(move || {
+            let mut number = 0;
+            while number < FRAMES {
+                if writer.has_room(0).unwrap() {
+                    writer.tell_ahead(&frame(number), number as usize + 1);
+                    writer.publish(&frame(number), 0);
+                    number += 1;
+                } else {
+                    thread::yield_now();
+                }
+            }
+        });
+        for number in 0..FRAMES {
+            while reader.peek().is_none() {
+                let told = reader.told_ahead();
+                let written = reader.written_ahead(&frame(number)[..2], PIECE + 1);
+                assert!(told == 0 || told > number && written as u64 >= told, "{told} of {number}");
+                thread::yield_now();
+            }
+            assert_eq!(reader.written_ahead(&frame(number + 1)[..2], PIECE + 1), 0);
+            reader.advance(0);
+            reader.tell();
+        }
+        assert!(far.join().is_ok());
     });
 }
 

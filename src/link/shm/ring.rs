@@ -9,6 +9,10 @@
 //! publication comes after the clearing of this line. Why the writer never overwrites what is still read: it writes, and
 //! clears, below `head` + size only, where the reader has said with release order that he is done with all below `head`.
 //!
+//! The writer of a long frame writes its header first, but for the first word, and tells in between how far it is: a word beside
+//! the ring, of which what it told before is never beyond what was read. Who knows what comes next may copy what is there
+//! already; the frame has come when its first word says so.
+//!
 //! What the other side writes is taken once and bounded: [`Writer`] and [`Reader`] check positions and lengths.
 
 use std::sync::atomic::Ordering;
@@ -20,6 +24,9 @@ use crate::link::frame::HEADER_BYTES;
 /// What frames begin at: a cache line, and a header.
 pub(crate) const LINE: usize = HEADER_BYTES;
 const LINE_WORDS: usize = LINE / WORD;
+/// Frames with more payload than this are told of while they are written, in such pieces: copying one takes several times as
+/// long as telling it.
+pub(super) const PIECE: usize = 8 << 10;
 
 /// A header, word by word; the first is not zero.
 pub(crate) type Head = [u64; LINE_WORDS];
@@ -58,11 +65,13 @@ pub(super) struct Writer {
     heads: Words,
     head_at: usize,
     head: u64,
+    /// Where it tells how far it has written what is not published yet.
+    ahead: (Words, usize),
 }
 
 impl Writer {
-    pub(super) fn new(ring: Ring, heads: Words, head_at: usize) -> Writer {
-        Writer { ring, tail: 0, heads, head_at, head: 0 }
+    pub(super) fn new(ring: Ring, heads: Words, head_at: usize, ahead: (Words, usize)) -> Writer {
+        Writer { ring, tail: 0, heads, head_at, head: 0, ahead }
     }
 
     /// Whether a frame with so much payload can be written now. An error if the reader claims what can't be.
@@ -115,12 +124,41 @@ impl Writer {
     pub(super) fn publish(&mut self, head: &Head, payload: usize) {
         let next = self.tail + frame_bytes(payload);
         self.ring.words.at(self.ring.word(next)).store(0, Ordering::Relaxed);
+        self.write_header(head);
+        self.ring.words.at(self.ring.word(self.tail)).store(head[0], Ordering::Release);
+        self.tail = next;
+    }
+
+    /// All of it but the first word.
+    #[inline]
+    fn write_header(&self, head: &Head) {
         let line = self.ring.word(self.tail);
         for (at, word) in head.iter().enumerate().skip(1) {
             self.ring.words.at(line + at).store(*word, Ordering::Relaxed);
         }
-        self.ring.words.at(line).store(head[0], Ordering::Release);
-        self.tail = next;
+    }
+
+    /// Copies payload to where it belongs in the frame with this header, which is then [published](Self::publish).
+    #[inline]
+    pub(super) fn write(&self, head: &Head, src: Raw) {
+        let payload = self.payload(src.len());
+        if src.len() <= PIECE {
+            payload.claim_and_copy_from(src);
+            return;
+        }
+        let mut start = 0;
+        while start < src.len() {
+            let end = (start + PIECE).min(src.len());
+            payload.sub(start..end).claim_and_copy_from(src.sub(start..end));
+            self.tell_ahead(head, end);
+            start = end;
+        }
+    }
+
+    /// So much payload of the next frame is there, as well as its header but for the first word.
+    pub(super) fn tell_ahead(&self, head: &Head, payload: usize) {
+        self.write_header(head);
+        self.ahead.0.at(self.ahead.1).store(self.tail + (LINE + payload) as u64, Ordering::Release);
     }
 }
 
@@ -133,11 +171,13 @@ pub(super) struct Reader {
     heads: Words,
     head_at: usize,
     told: u64,
+    /// Where the writer tells how far it has written what is not published yet.
+    ahead: (Words, usize),
 }
 
 impl Reader {
-    pub(super) fn new(ring: Ring, heads: Words, head_at: usize) -> Reader {
-        Reader { ring, head: 0, heads, head_at, told: 0 }
+    pub(super) fn new(ring: Ring, heads: Words, head_at: usize, ahead: (Words, usize)) -> Reader {
+        Reader { ring, head: 0, heads, head_at, told: 0, ahead }
     }
 
     /// Whether a frame is there.
@@ -156,6 +196,30 @@ impl Reader {
         }
         let rest = |at| self.ring.words.at(line + at).load(Ordering::Relaxed);
         Some(std::array::from_fn(|at| if at == 0 { first } else { rest(at) }))
+    }
+
+    /// How much payload of the next frame is there before that is, if the first words of its header, but for the very first, are
+    /// these, and it has `bytes`.
+    #[inline]
+    pub(super) fn written_ahead(&self, first: &[u64], bytes: usize) -> usize {
+        if bytes <= PIECE {
+            return 0;
+        }
+        let written = self.told_ahead();
+        let line = self.ring.word(self.head);
+        let is_it =
+            |(at, word): (usize, &u64)| self.ring.words.at(line + at).load(Ordering::Relaxed) == *word;
+        if written == 0 || !first.iter().enumerate().skip(1).all(is_it) {
+            return 0;
+        }
+        usize::try_from(written).unwrap_or(bytes).min(bytes)
+    }
+
+    /// How much payload of the next frame its writer says is there.
+    #[inline]
+    pub(super) fn told_ahead(&self) -> u64 {
+        let told = self.ahead.0.at(self.ahead.1).load(Ordering::Acquire);
+        told.saturating_sub(self.head + LINE as u64)
     }
 
     /// The payload of the next frame, which is there. `None` if it can't be so long.
