@@ -97,7 +97,8 @@ impl Arena {
         Self::keeping(KEPT_MAX, check)
     }
 
-    fn keeping(kept: usize, check: Check) -> Arc<Arena> {
+    /// One that keeps so many bytes of segments that are free as a whole.
+    pub(crate) fn keeping(kept: usize, check: Check) -> Arc<Arena> {
         Arc::new(Arena { segments: Mutex::default(), check, kept, bell: Arc::default() })
     }
 
@@ -181,8 +182,7 @@ impl Segments {
     /// Takes segments out that are free, until those left have so many bytes at most: the largest first, so few go.
     fn take_surplus(&mut self, kept: usize) -> Vec<Cut> {
         let free = self.cuts.values().filter(|cut| cut.is_free());
-        let mut free: Vec<(usize, u64)> =
-            free.map(|cut| (cut.segment.bytes, cut.segment.number)).collect();
+        let mut free: Vec<(usize, u64)> = free.map(|cut| (cut.segment.bytes, cut.segment.number)).collect();
         free.sort_unstable();
         let mut bytes: usize = free.iter().map(|(bytes, _)| bytes).sum();
         let mut surplus = Vec::new();

@@ -504,7 +504,9 @@ async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; LANE_D
     let received = stream.async_io(Interest::READABLE, || match hand_over::receive(stream) {
         Err(Errno::PROTO) => Ok(Err(odd())),
         // This process may have no more descriptors.
-        Ok(Some(message)) if message.is_cut && message.fds.len() < LANE_DESCRIPTORS => Err(Errno::MFILE.into()),
+        Ok(Some(message)) if message.is_cut && message.fds.len() < LANE_DESCRIPTORS => {
+            Err(Errno::MFILE.into())
+        }
         received => Ok(Ok(received?)),
     });
     let message = received.await.map_err(|error| Hitch::Gone(describe(&error)))??;

@@ -343,7 +343,9 @@ impl State {
             (Flight::Exchange(exchange), Kind::Data) => exchange.deliver(from, header, bytes, io),
             (Flight::Exchange(_), Kind::Credit) => Err("credit for a message that needs none".into()),
             (Flight::Exchange(exchange), Kind::Request) => exchange.requested(from, header.item, io),
-            (Flight::Exchange(_), Kind::Lend | Kind::Taken | Kind::Declined) => Err("lends what is sent".into()),
+            (Flight::Exchange(_), Kind::Lend | Kind::Taken | Kind::Declined) => {
+                Err("lends what is sent".into())
+            }
             _ => Ok(()),
         }
     }

@@ -318,7 +318,12 @@ impl Reach {
     /// Once: there may be many for the same reason.
     fn warn(&mut self, peer: usize, bytes: usize, reason: &str) {
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!(rank = peer, bytes, reason, "a peer's buffers can't be read where they lie, and are copied");
+            tracing::warn!(
+                rank = peer,
+                bytes,
+                reason,
+                "a peer's buffers can't be read where they lie, and are copied"
+            );
         }
     }
 
@@ -335,8 +340,109 @@ impl Reach {
         };
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(bytes));
         match end {
-            Some(end) if end <= mapping.bytes() => Found::Here(mapping.raw(end - bytes, bytes), mapping.clone()),
+            Some(end) if end <= mapping.bytes() => {
+                Found::Here(mapping.raw(end - bytes, bytes), mapping.clone())
+            }
             _ => Found::Nowhere,
         }
+    }
+}
+
+#[cfg(all(test, not(hcomm_loom)))]
+mod tests {
+    use super::super::{Conn, Ends, Naps};
+    use super::*;
+    use crate::buffer::arena::Arena;
+
+    const BYTES: usize = 1 << 20;
+    const PEER: usize = 1;
+
+    /// Both sides of a pair: what they have of each other.
+    fn both() -> [(Reach, [Conn; 2]); 2] {
+        Ends::both().map(|ends| {
+            let (conns, _, reach) = Conn::pair(ends, &mut Naps::default());
+            (reach, conns)
+        })
+    }
+
+    fn tables(reach: &Reach) -> [usize; 4] {
+        [reach.handed.len(), reach.to_hand.len(), reach.to_retire.len(), reach.segments.len()]
+    }
+
+    /// Allocates, lends, lets it be read, takes it back and drops it, so that nothing is kept.
+    #[test]
+    fn segments_that_come_and_go_leave_nothing() {
+        let [(mut lender, _near), (mut reader, _far)] = both();
+        let arena = Arena::keeping(0, |_, _| Ok(()));
+        for round in 0..1000u32 {
+            let lot = arena.lot(BYTES).unwrap();
+            lot.raw().bytes_mut().fill(round as u8);
+            let place = lot.place(&arena).unwrap();
+            let Loan { grant, segment } = lender.lend(&place.segment).unwrap();
+            assert_eq!(segment, Some(round), "numbers are used once");
+            drop(place);
+            assert!(lender.hand_over() && !reader.receive(PEER).unwrap());
+            let Found::Here(raw, mapping) = reader.find((round, 0), BYTES, grant) else { panic!() };
+            assert!(raw.bytes_ref().iter().all(|byte| *byte == round as u8) && reader.stands(grant));
+            lender.take_back(grant);
+            drop(lot);
+            assert!(arena.take_call());
+            lender.retire();
+            assert!(lender.hand_over() && !reader.receive(PEER).unwrap());
+            // Who reads has it still; nobody else does.
+            assert_eq!(Arc::strong_count(&mapping), 1);
+            assert_eq!(raw.bytes_ref()[BYTES - 1], round as u8);
+            assert!(matches!(reader.find((round, 0), BYTES, grant), Found::Gone));
+            assert_eq!((tables(&lender), tables(&reader)), ([0; 4], [0; 4]));
+        }
+        assert_eq!(arena.taken().segments, 0);
+        assert_eq!(lender.free.len(), GRANTS);
+    }
+
+    /// While the socket takes nothing, few segments wait, and the rest is not lent.
+    #[test]
+    fn few_segments_wait_to_be_handed_over() {
+        let [(mut lender, _near), (mut reader, _far)] = both();
+        let arena = Arena::keeping(0, |_, _| Ok(()));
+        for _ in 0..3 * WAITING_MAX {
+            let lot = arena.lot(BYTES).unwrap();
+            let segment = lot.place(&arena).unwrap().segment;
+            if let Some(loan) = lender.lend(&segment) {
+                assert!(!lender.decline(loan), "it has not come there");
+                lender.take_back(loan.grant);
+            }
+        }
+        assert_eq!(tables(&lender), [WAITING_MAX, WAITING_MAX, 0, 0]);
+        lender.retire();
+        assert!(lender.hand_over() && arena.take_call());
+        lender.retire();
+        assert!(lender.hand_over() && tables(&lender) == [0; 4]);
+        assert!(!reader.receive(PEER).unwrap() && tables(&reader) == [0; 4]);
+        let next = arena.lot(BYTES).unwrap();
+        let loan = lender.lend(&next.place(&arena).unwrap().segment).unwrap();
+        assert_eq!(loan.segment, Some(WAITING_MAX as u32));
+        // What the other process can't map it is not lent again.
+        assert!(lender.hand_over() && lender.decline(loan));
+        assert!(lender.lend(&next.place(&arena).unwrap().segment).is_none());
+    }
+
+    /// However much is on the socket, others get their turn.
+    #[test]
+    fn many_messages_are_taken_a_few_at_a_time() {
+        let [(mut lender, _near), (mut reader, _far)] = both();
+        let arena = Arena::keeping(0, |_, _| Ok(()));
+        for _ in 0..MESSAGES_MAX {
+            let lot = arena.lot(BYTES).unwrap();
+            let loan = lender.lend(&lot.place(&arena).unwrap().segment).unwrap();
+            lender.take_back(loan.grant);
+            drop(lot);
+            assert!(lender.hand_over());
+            lender.retire();
+            assert!(lender.hand_over());
+        }
+        assert!(reader.receive(PEER).unwrap(), "there is more");
+        while reader.receive(PEER).unwrap() {}
+        assert_eq!(reader.due as usize, MESSAGES_MAX);
+        assert_eq!(reader.segments.len(), 0);
     }
 }
