@@ -396,6 +396,7 @@ impl Core {
                 unwatch(&self.poller, &pair.fast);
                 unwatch(&self.poller, &pair.bulk);
                 self.links[peer] = None;
+                self.state.io.let_go(peer);
             }
         }
     }

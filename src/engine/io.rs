@@ -210,6 +210,13 @@ impl Io {
         }
     }
 
+    /// Whoever is gone lends nothing more, and is lent nothing.
+    pub(crate) fn let_go(&mut self, peer: usize) {
+        if let Some(reach) = self.reach(peer) {
+            reach.let_go();
+        }
+    }
+
     /// Whether a peer still lends what was read until now.
     pub(crate) fn stands(&mut self, peer: usize, grant: Grant) -> bool {
         self.reach(peer).is_some_and(|reach| reach.stands(grant))

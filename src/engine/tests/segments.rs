@@ -4,9 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::lies::*;
 use super::*;
+use crate::buffer::arena::KEPT_MAX;
 use crate::buffer::segment::{PAGE, Segment};
 use crate::link::frame::Lent;
 use crate::link::shm::Grant;
+use crate::link::shm::hand_over::Received;
 
 const SEGMENT: usize = (LARGE * 4).next_multiple_of(PAGE);
 
@@ -298,22 +300,57 @@ fn a_segment_goes_when_the_socket_can_be_written() {
         let begun = scene.begin(Call::Send(LARGE));
         scene.liar.read_kind(Fast, Kind::Lend);
         assert!(!settle(&scene), "it is not tried again and again");
-        // What it was filled with.
-        let mut came = None;
-        while came.is_none() {
-            came = far(&mut scene.liar).receive().filter(|message| message.about != [0; 2]);
-            if came.is_none() {
-                // The poll set tells when it is writable, and who sleeps is woken.
-                scene.engine.shared.drive();
-                look(&scene);
-            }
-        }
-        let came = came.unwrap();
+        let came = drain(&mut scene);
         assert_eq!((came.about[0], came.fds.len()), (0, 1));
         let mut header = begun.header(Kind::Taken);
         (header.item, header.offset) = (begun.sent()[0], begun.bytes() as u64);
         scene.liar.send(Fast, header, &[]);
         scene.end(&begun).unwrap();
+        // Where nothing is in flight, nothing is due either.
+        let begun = scene.begin(Call::Send((KEPT_MAX + SEGMENT) / 4));
+        scene.liar.read_kind(Fast, Kind::Lend);
+        assert_eq!(far(&mut scene.liar).receive().unwrap().about[0], 1);
+        scene.engine.cancel(&begun.op);
+        scene.engine.block_on(&begun.op);
+        fill(&socket);
+        drop(begun.op.take_outcome());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(drain(&mut scene).about, [1, 0]);
+    });
+}
+
+/// What comes on the socket after all that it was filled with, and without that anybody drives here.
+fn drain(scene: &mut Scene) -> Received {
+    let until = Instant::now() + A_WHILE;
+    loop {
+        match far(&mut scene.liar).receive() {
+            Some(message) if message.about != [0; 2] => return message,
+            Some(_) => {}
+            None => {
+                assert!(Instant::now() < until, "nothing comes");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Of a process that has ended nothing stays mapped.
+#[test]
+fn what_a_lost_peer_had_is_unmapped() {
+    watched("lost", || {
+        let mut scene = Scene::beside();
+        let segment = hand_over(&mut scene.liar, 0);
+        let begun = scene.begin(Call::Place(LARGE));
+        lend(&mut scene.liar, &begun, 0, begun.bytes());
+        assert_eq!(scene.end(&begun).unwrap(), [2f32; LARGE]);
+        let shared = scene.engine.shared.clone();
+        let mapped = || shared.with_core(|core| core.state.io.reach(1).unwrap().mapped());
+        assert_eq!(mapped(), 1);
+        drop(segment);
+        let begun = scene.begin(Call::Place(LARGE));
+        scene.liar.hang_up(Fast);
+        scene.end(&begun).unwrap_err();
+        assert_eq!(mapped(), 0);
     });
 }
 
@@ -325,7 +362,7 @@ fn memory_that_is_dropped_is_said_to_be_gone() {
         let arena = scene.engine.arena().unwrap().clone();
         for number in 0..3u64 {
             // Beyond all that is kept.
-            let count = (crate::buffer::arena::KEPT_MAX + SEGMENT) / 4;
+            let count = (KEPT_MAX + SEGMENT) / 4;
             let begun = scene.begin(Call::Send(count));
             scene.liar.read_kind(Fast, Kind::Lend);
             let handed = far(&mut scene.liar).receive().unwrap();

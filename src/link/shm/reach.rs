@@ -218,6 +218,13 @@ impl Reach {
         !matches!(rustix::event::poll(&mut sockets, Some(&now)), Ok(0))
     }
 
+    /// The link is gone: nothing is handed over any more, and what the other process had is unmapped once nobody reads there.
+    pub(crate) fn let_go(&mut self) {
+        self.to_hand.clear();
+        self.to_retire.clear();
+        self.segments.clear();
+    }
+
     /// Whether a segment is to be handed over first, or taken back.
     pub(crate) fn has_to_hand(&self) -> bool {
         !self.to_hand.is_empty() || !self.to_retire.is_empty()
@@ -325,6 +332,11 @@ impl Reach {
                 "a peer's buffers can't be read where they lie, and are copied"
             );
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mapped(&self) -> usize {
+        self.segments.len()
     }
 
     /// So many bytes of its segment from there on, which it lends by this grant.
