@@ -387,6 +387,8 @@ fn memory_that_is_dropped_is_said_to_be_gone() {
             scene.engine.cancel(&begun.op);
             scene.engine.block_on(&begun.op);
             let outcome = begun.op.take_outcome().unwrap();
+            // Long enough for all here to sleep.
+            std::thread::sleep(Duration::from_millis(200));
             std::thread::spawn(move || drop(outcome)).join().unwrap();
             assert_eq!(arena.taken().bytes, 0);
             let until = Instant::now() + A_WHILE;
