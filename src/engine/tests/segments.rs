@@ -329,9 +329,11 @@ fn a_segment_goes_when_the_socket_can_be_written() {
         assert_eq!(far(&mut scene.liar).receive().unwrap().about[0], 1);
         scene.engine.cancel(&begun.op);
         scene.engine.block_on(&begun.op);
+        // Long enough for all here to sleep, before and after.
+        std::thread::sleep(Duration::from_millis(200));
         fill(&socket);
         drop(begun.op.take_outcome());
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(200));
         assert_eq!(drain(&mut scene).about, [1, 0]);
     });
 }
