@@ -379,7 +379,7 @@ fn memory_that_is_dropped_is_said_to_be_gone() {
     watched("dropped", || {
         let mut scene = lending();
         let arena = scene.engine.arena().unwrap().clone();
-        for number in 0..3u64 {
+        for number in 0..2u64 {
             // Beyond all that is kept.
             let count = (KEPT_MAX + SEGMENT) / 4;
             let begun = scene.begin(Call::Send(count));
