@@ -9,6 +9,8 @@ mod hosts;
 mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
+#[path = "shared/segments.rs"]
+mod segments;
 #[path = "shared/strangers.rs"]
 mod strangers;
 #[path = "shared/taken.rs"]
@@ -33,6 +35,8 @@ fn child() {
         "by host" => hosts::work_by_host(),
         "join and leave" => taken::join_and_leave(),
         "limited" => limits::work_within_limits(),
+        "drop" => segments::drop_what_was_lent(),
+        "few descriptors" => segments::work_without_descriptors(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
     }

@@ -13,7 +13,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 use super::raw::Raw;
 
@@ -96,7 +98,7 @@ impl Mapping {
         };
         match done {
             // Of a kernel before 5.14: the pages are allotted, and are mapped when they are touched.
-            Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(Errno::INVAL) => Ok(()),
             done => Ok(done?),
         }
     }
@@ -124,7 +126,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// `bytes` of zeros, of whole pages, in the order of `parts`, a part as often as it is named.
     pub(crate) fn new(bytes: usize, parts: &[Part]) -> Result<Segment, String> {
-        let fd = memfd(MemfdFlags::empty()).map_err(refused("no anonymous file (memfd_create)"))?;
+        let fd = memfd(MemfdFlags::empty()).map_err(no_file)?;
         Self::fill(fd, bytes, parts, PAGE)
     }
 
@@ -153,21 +155,58 @@ impl Segment {
     }
 }
 
-fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> String {
+/// Why there is no segment where the process may have no more descriptors.
+pub(crate) fn no_descriptor() -> String {
+    let limit = getrlimit(Resource::Nofile).current.map_or("all".to_string(), |limit| limit.to_string());
+    format!("1 descriptor is needed and 0 available of {limit} (RLIMIT_NOFILE, `ulimit -n`)")
+}
+
+fn no_file(error: Errno) -> String {
+    match error {
+        Errno::MFILE => no_descriptor(),
+        error => refused("no anonymous file (memfd_create)")(error),
+    }
+}
+
+fn refused(what: &'static str) -> impl Fn(Errno) -> String {
     move |error| format!("{what}: {}", io::Error::from(error))
 }
 
-fn memfd(pages: MemfdFlags) -> Result<OwnedFd, rustix::io::Errno> {
+fn memfd(pages: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     match rustix::fs::memfd_create("hcomm", flags | MemfdFlags::NOEXEC_SEAL) {
         // Of a kernel before 6.3.
-        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hcomm", flags),
+        Err(Errno::INVAL) => rustix::fs::memfd_create("hcomm", flags),
         made => made,
     }
 }
 
+/// Why a segment of another process is not mapped here.
+#[derive(Debug)]
+pub(crate) enum Unmapped {
+    /// It is none, or not what its owner says.
+    Odd(String),
+    /// The system grants this process no more: that is not its owner's fault.
+    Refused(String),
+}
+
+impl Unmapped {
+    pub(crate) fn reason(self) -> String {
+        let (Unmapped::Odd(reason) | Unmapped::Refused(reason)) = self;
+        reason
+    }
+}
+
 /// Maps the parts of another process's segment to read them, if it is one: of this size, and sealed.
-pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<Arc<Mapping>, String> {
+pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<Arc<Mapping>, Unmapped> {
+    let page = page_of_foreign(fd, bytes).map_err(Unmapped::Odd)?;
+    let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ, page);
+    let refused = |error| Unmapped::Refused(format!("mapping its segment of {bytes} bytes: {error}"));
+    Ok(Arc::new(mapping.map_err(refused)?))
+}
+
+/// The size of its pages, if it is such a segment.
+fn page_of_foreign(fd: &OwnedFd, bytes: usize) -> Result<usize, String> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(refused("it is no segment"))?;
     if !seals.contains(SEALS) {
         return Err("its segment is not sealed".into());
@@ -181,9 +220,7 @@ pub(crate) fn map_foreign(fd: &OwnedFd, bytes: usize, parts: &[Part]) -> Result<
         return Err("its segment has holes".into());
     }
     // Its blocks are its pages.
-    let page = if file.st_blksize as usize == HUGE_PAGE { HUGE_PAGE } else { PAGE };
-    let mapping = Mapping::of(fd.as_fd(), parts, ProtFlags::READ, page);
-    Ok(Arc::new(mapping.map_err(|error| format!("mapping its segment: {error}"))?))
+    Ok(if file.st_blksize as usize == HUGE_PAGE { HUGE_PAGE } else { PAGE })
 }
 
 #[cfg(test)]
@@ -220,15 +257,19 @@ mod tests {
     #[test]
     fn what_is_no_segment_is_refused() {
         let segment = Segment::new(2 * PAGE, &PARTS).unwrap();
-        let said = map_foreign(&segment.fd, 4 * PAGE, &PARTS).unwrap_err();
+        let odd = |fd, bytes| match map_foreign(fd, bytes, &PARTS) {
+            Err(Unmapped::Odd(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        let said = odd(&segment.fd, 4 * PAGE);
         assert!(said.contains("8192 bytes, not 16384"), "{said}");
         let unsealed = memfd(MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&unsealed, 2 * PAGE as u64).unwrap();
-        assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment is not sealed");
+        assert_eq!(odd(&unsealed, 2 * PAGE), "its segment is not sealed");
         rustix::fs::fallocate(&unsealed, FallocateFlags::empty(), 0, PAGE as u64).unwrap();
         rustix::fs::fcntl_add_seals(&unsealed, SEALS | SealFlags::SEAL).unwrap();
-        assert_eq!(map_foreign(&unsealed, 2 * PAGE, &PARTS).unwrap_err(), "its segment has holes");
+        assert_eq!(odd(&unsealed, 2 * PAGE), "its segment has holes");
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-        assert!(map_foreign(&file, 2 * PAGE, &PARTS).unwrap_err().contains("no segment"));
+        assert!(odd(&file, 2 * PAGE).contains("no segment"));
     }
 }

@@ -11,10 +11,15 @@ impl Communicator {
     /// lies: operations that are given it by value copy nothing on the way. Any other buffer will do as well, and is copied into
     /// memory that is shared, a piece at a time. Where no memory is shared with processes, this is [`Buffer::zeroed`].
     ///
-    /// The memory is taken from the system in segments, which are kept for later buffers until the communicator, all that were
-    /// made from it, and all their buffers are gone; huge pages are used where the system has set them aside. It counts as the
-    /// caller's own: see [`Resources::shared`](super::Resources::shared). If the system refuses it, a warning says why, and the
-    /// buffer is an ordinary one.
+    /// The memory is taken from the system in segments; huge pages are used where the system has set them aside. A segment that no
+    /// buffer is in any more goes back to the system, on whichever thread the last one was dropped, and the other processes unmap
+    /// it; but up to 64 MiB of such segments are kept for later buffers, until the communicator, all that were made from it, and
+    /// all their buffers are gone. It counts as the caller's own: see [`Resources::shared`](super::Resources::shared). If the
+    /// system refuses it, a warning says why, and the buffer is an ordinary one. If it refuses that another process maps it, that
+    /// process warns of it, and gets copies.
+    ///
+    /// Memory that is taken from the system anew costs more than memory that is kept, which is set to zero: a buffer that is used
+    /// again and again is best allocated once.
     ///
     /// Every rank decides for itself; nothing is agreed.
     ///

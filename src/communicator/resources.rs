@@ -29,11 +29,13 @@ pub struct Resources {
     pub in_use_max: usize,
     /// Bytes of callers' buffers that wait in connections to leave: no memory of their own, at most 1 MiB per connection.
     pub queued: usize,
-    /// Segments of [buffers](super::Communicator::alloc) that other processes read where they lie: all that was taken from the
-    /// system for them. They count as the callers' own buffers.
+    /// Segments of [buffers](super::Communicator::alloc) that other processes read where they lie: all that they take of the
+    /// system at present. They count as the callers' own buffers.
     pub shared: usize,
     /// Of these, in huge pages.
     pub shared_huge: usize,
+    /// Of these, in segments that no buffer is in, which are kept for later ones: at most 64 MiB.
+    pub shared_free: usize,
     /// What this process writes for others of its host to read: frames on their way. Up to a quarter of the limit, beside it, and
     /// 516 KiB at least for each that it shares memory with.
     pub lanes: usize,
@@ -61,8 +63,7 @@ impl Communicator {
         let pool = self.engine.pool();
         let (pooled, staged) = pool.kept_and_staged();
         let (in_use, in_use_max) = pool.usage();
-        let (shared, shared_huge) = self.engine.arena().map_or((0, 0), |arena| arena.bytes());
-        let segments = self.engine.arena().map_or(0, |arena| arena.segments_made());
+        let taken = self.engine.arena().map(|arena| arena.taken()).unwrap_or_default();
         Resources {
             limit: pool.memory_limit(),
             working: usage.working,
@@ -72,10 +73,11 @@ impl Communicator {
             in_use,
             in_use_max,
             queued: usage.queued,
-            shared,
-            shared_huge,
+            shared: taken.bytes,
+            shared_huge: taken.huge,
+            shared_free: taken.free,
             lanes: usage.lanes,
-            descriptors: usage.descriptors + segments,
+            descriptors: usage.descriptors + taken.segments,
             threads: 1,
             operations: usage.operations,
             delayed: usage.delayed,

@@ -495,17 +495,24 @@ struct Lanes {
     their_bell: OwnedFd,
 }
 
+/// With each lane comes what rings for it.
+const LANE_DESCRIPTORS: usize = 2;
+
 /// From the other side: exactly these.
-async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; 2]), Hitch> {
+async fn receive_with(stream: &UnixStream) -> Result<([u64; 2], [OwnedFd; LANE_DESCRIPTORS]), Hitch> {
     let odd = || Hitch::Found("it did not hand over what it should".into());
     let received = stream.async_io(Interest::READABLE, || match hand_over::receive(stream) {
         Err(Errno::PROTO) => Ok(Err(odd())),
+        // This process may have no more descriptors.
+        Ok(Some(message)) if message.is_cut && message.fds.len() < LANE_DESCRIPTORS => {
+            Err(Errno::MFILE.into())
+        }
         received => Ok(Ok(received?)),
     });
     let message = received.await.map_err(|error| Hitch::Gone(describe(&error)))??;
-    let (about, fds) = message.ok_or_else(|| Hitch::Gone("the other side closed the connection".into()))?;
-    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| odd())?;
-    Ok((about, fds))
+    let message = message.ok_or_else(|| Hitch::Gone("the other side closed the connection".into()))?;
+    let fds = <[OwnedFd; LANE_DESCRIPTORS]>::try_from(message.fds).map_err(|_| odd())?;
+    Ok((message.about, fds))
 }
 
 /// How it went: nothing if well, else why not.

@@ -125,6 +125,7 @@ impl Core {
     pub(crate) fn collect(&mut self) {
         self.asked_at = self.state.now;
         let (links, quiet, may_write) = (&mut self.links, &mut self.quiet, &mut self.writable);
+        let heralds = &mut self.state.io.heralds;
         let mut found = |peer: usize, class, readable, writable, ended| {
             if class == Class::Bulk {
                 *quiet = 0;
@@ -135,6 +136,9 @@ impl Core {
                     // One socket for both.
                     pair.fast.unblock(false, false, true);
                     pair.bulk.unblock(false, false, true);
+                }
+                if readable && class == Class::Fast && pair.fast.is_looked_at() && !heralds.contains(&peer) {
+                    heralds.push(peer);
                 }
                 pair.conn(class).unblock(readable, writable, ended);
             }
@@ -200,6 +204,7 @@ impl Core {
             self.look();
         }
         moved |= self.receive();
+        moved |= self.state.take_segments();
         moved |= self.read();
         moved |= self.state.proceed();
         let left = self.flush() | self.write();
@@ -396,6 +401,7 @@ impl Core {
                 unwatch(&self.poller, &pair.fast);
                 unwatch(&self.poller, &pair.bulk);
                 self.links[peer] = None;
+                self.state.io.let_go(peer);
             }
         }
     }
@@ -459,6 +465,7 @@ impl Core {
             !conn.is_shut() && (!conn.read_blocked() || conn.has_outgoing() && !conn.write_blocked())
         };
         self.state.has_unfinished()
+            || !self.state.io.heralds.is_empty()
             || self.links.iter().flatten().any(|pair| ready(&pair.fast) || ready(&pair.bulk))
     }
 

@@ -201,10 +201,10 @@ impl State {
             return Ok(());
         }
         match header.kind {
-            Kind::Lend | Kind::Taken if header.flags & POINT != 0 => {
+            Kind::Lend | Kind::Taken | Kind::Declined if header.flags & POINT != 0 => {
                 self.lend_message(index, from, header, bytes)
             }
-            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
+            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken | Kind::Declined => {
                 self.collective(index, from, header, bytes)
             }
             Kind::Eager => {
@@ -237,9 +237,9 @@ impl State {
     fn is_past_use(&self, index: usize, header: &Header) -> bool {
         let Some(channel) = &self.channels[index] else { return false };
         let late = match header.kind {
-            Kind::Lend | Kind::Taken if header.flags & POINT != 0 => false,
+            Kind::Lend | Kind::Taken | Kind::Declined if header.flags & POINT != 0 => false,
             Kind::Eager | Kind::Offer => true,
-            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken => {
+            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken | Kind::Declined => {
                 header.number >= channel.called
             }
             _ => false,
@@ -339,15 +339,18 @@ impl State {
                 lent
             }
             (Flight::Collective(run), Kind::Taken) => run.taken(from, header.item, header.offset, io),
+            (Flight::Collective(run), Kind::Declined) => run.declined(from, header.item, io),
             (Flight::Exchange(exchange), Kind::Data) => exchange.deliver(from, header, bytes, io),
             (Flight::Exchange(_), Kind::Credit) => Err("credit for a message that needs none".into()),
             (Flight::Exchange(exchange), Kind::Request) => exchange.requested(from, header.item, io),
-            (Flight::Exchange(_), Kind::Lend | Kind::Taken) => Err("lends what is sent".into()),
+            (Flight::Exchange(_), Kind::Lend | Kind::Taken | Kind::Declined) => {
+                Err("lends what is sent".into())
+            }
             _ => Ok(()),
         }
     }
 
-    /// A message between two ranks is lent, or was read.
+    /// A message between two ranks is lent, was read, or can't be.
     fn lend_message(
         &mut self,
         index: usize,
@@ -364,6 +367,7 @@ impl State {
         {
             match header.kind {
                 Kind::Lend => point.borrow(header, &bytes, io)?,
+                Kind::Declined => point.declined(io)?,
                 _ => point.taken(io)?,
             }
             self.touch(key);

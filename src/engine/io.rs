@@ -14,7 +14,7 @@ use crate::buffer::pool::Pool;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Lent, Outgoing, PAYLOAD_MAX, Payload};
 use crate::link::memory::{Hub, Lease, Message};
-use crate::link::shm::{Grant, Reach};
+use crate::link::shm::{Grant, Loan, Reach};
 use crate::link::{Class, RunKey};
 use crate::runtime::allowance;
 
@@ -73,8 +73,12 @@ pub(crate) struct Io {
     pub pool: Arc<Pool>,
     /// Memory that other processes read where it lies.
     pub arena: Option<Arc<Arena>>,
-    /// Peers that segments are to be handed to.
+    /// Peers that segments are to be handed to, or that are to be told of some that are gone.
     handing: Vec<usize>,
+    /// Peers that have handed over segments, or taken some back, which were not looked at.
+    pub heralds: Vec<usize>,
+    /// Operations that wait for segments.
+    awaiting: Vec<RunKey>,
     /// Peers that were found out while something moved, and by what.
     pub accused: Vec<(usize, String)>,
     pub hub: Option<Arc<Hub>>,
@@ -118,6 +122,8 @@ impl Io {
             pool,
             arena: None,
             handing: Vec::new(),
+            heralds: Vec::new(),
+            awaiting: Vec::new(),
             accused: Vec::new(),
             hub,
             mailbox: VecDeque::new(),
@@ -167,29 +173,34 @@ impl Io {
     }
 
     /// Lets a peer read something of a segment.
-    pub(crate) fn lend_to(&mut self, peer: usize, segment: &Arc<Shared>) -> Option<Grant> {
-        let grant = self.reach(peer)?.lend(segment)?;
+    pub(crate) fn lend_to(&mut self, peer: usize, segment: &Arc<Shared>) -> Option<Loan> {
+        let loan = self.reach(peer)?.lend(segment)?;
+        self.note_handing(peer);
+        Some(loan)
+    }
+
+    fn note_handing(&mut self, peer: usize) {
         if self.reach(peer).is_some_and(|reach| reach.has_to_hand()) && !self.handing.contains(&peer) {
             self.handing.push(peer);
         }
-        Some(grant)
     }
 
     /// Lets a peer read all memory of an operation, if that pays.
-    pub(crate) fn lend_all(&mut self, peer: usize, parts: &Parts) -> Option<Lent> {
+    pub(crate) fn lend_all(&mut self, peer: usize, parts: &Parts) -> Option<(Loan, Lent)> {
         if let Some(place) = self.place_of(parts) {
-            let grant = self.lend_to(peer, &place.segment)?;
-            return Some(Lent::new(place.segment.number, place.offset, grant));
+            let loan = self.lend_to(peer, &place.segment)?;
+            return Some((loan, Lent::new(loan.segment?, place.offset, loan.grant)));
         }
         let raw = parts.raw();
         if raw.len() < UNMAPPED_MIN {
             return None;
         }
-        self.lend_unmapped(peer).map(|grant| Lent::unmapped(raw.as_ptr() as u64, grant))
+        let loan = self.lend_unmapped(peer)?;
+        Some((loan, Lent::unmapped(raw.as_ptr() as u64, loan.grant)))
     }
 
     /// Lets a peer read memory that is in no segment.
-    pub(crate) fn lend_unmapped(&mut self, peer: usize) -> Option<Grant> {
+    pub(crate) fn lend_unmapped(&mut self, peer: usize) -> Option<Loan> {
         self.reach(peer)?.lend_unmapped()
     }
 
@@ -199,13 +210,62 @@ impl Io {
         }
     }
 
+    /// Whoever is gone lends nothing more, and is lent nothing.
+    pub(crate) fn let_go(&mut self, peer: usize) {
+        if let Some(reach) = self.reach(peer) {
+            reach.let_go();
+        }
+    }
+
     /// Whether a peer still lends what was read until now.
     pub(crate) fn stands(&mut self, peer: usize, grant: Grant) -> bool {
         self.reach(peer).is_some_and(|reach| reach.stands(grant))
     }
 
-    /// Hands segments over before frames speak of them. Says whether some have yet to go.
+    /// A peer can't map the segment that this is lent in: nobody reads it there.
+    pub(crate) fn decline(&mut self, peer: usize, loan: Loan) -> Result<(), String> {
+        let known = self.reach(peer).is_some_and(|reach| reach.decline(loan));
+        self.take_back(peer, loan.grant);
+        known.then_some(()).ok_or_else(|| "declines a segment that it was not given".into())
+    }
+
+    /// Takes what a peer hands over, or takes back. Says whether there may be more, which is looked at in the next turn.
+    pub(crate) fn receive_segments(&mut self, peer: usize) -> Result<bool, String> {
+        let Some(reach) = self.reach(peer) else { return Ok(false) };
+        let more = reach.receive(peer)?;
+        if more && !self.heralds.contains(&peer) {
+            self.heralds.push(peer);
+        }
+        Ok(more)
+    }
+
+    /// Goes on once segments have come.
+    pub(crate) fn await_segments(&mut self, key: RunKey) {
+        if !self.awaiting.contains(&key) {
+            self.awaiting.push(key);
+        }
+    }
+
+    /// It waits for nothing any more.
+    pub(crate) fn forget_waiter(&mut self, key: RunKey) {
+        self.awaiting.retain(|of| *of != key);
+    }
+
+    /// Who has waited for segments.
+    pub(crate) fn take_waiters(&mut self) -> std::vec::Drain<'_, RunKey> {
+        self.awaiting.drain(..)
+    }
+
+    /// Hands segments over before frames speak of them, and says which are gone. Says whether some of that has yet to go.
     pub(crate) fn hand_over(&mut self) -> bool {
+        if self.arena.as_ref().is_some_and(|arena| arena.take_call()) {
+            for peer in 0..self.peers.len() {
+                if let Some(reach) = self.reach(peer) {
+                    reach.retire();
+                    self.note_handing(peer);
+                }
+            }
+        }
         if self.handing.is_empty() {
             return false;
         }

@@ -144,7 +144,14 @@ impl State {
         let key = head.key;
         let tag = head.desc.tag_word();
         let channel = head.channel;
-        let side = Side::Receive { matched: None, arrived: 0, reading: false, lease: None, lent: None };
+        let side = Side::Receive {
+            matched: None,
+            arrived: 0,
+            reading: false,
+            lease: None,
+            lent: None,
+            declined: false,
+        };
         self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
         match of.matching[from].unexpected.pop(tag) {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::borrowed::Borrowed;
+use super::borrowed::{Borrowed, Here};
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::matching::{Content, Known, Unexpected};
@@ -15,7 +15,7 @@ use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX, POINT};
 use crate::link::memory::Lease;
-use crate::link::shm::Grant;
+use crate::link::shm::Loan;
 use crate::link::{Class, Sink};
 
 /// In-process copies are made in pieces of this size, so that others get their turn.
@@ -46,15 +46,16 @@ pub(crate) enum Side {
         accepted: bool,
         lease: Option<Arc<Lease>>,
         /// By what a process that shares memory reads it.
-        lends: Option<Grant>,
+        lends: Option<Loan>,
     },
     Receive {
         matched: Option<u64>,
         arrived: usize,
         reading: bool,
         lease: Option<Arc<Lease>>,
-        /// Where it lies in the sender's memory.
+        /// Where it lies in the sender's memory; or it was lent, and that can't be mapped here.
         lent: Option<Borrowed>,
+        declined: bool,
     },
 }
 
@@ -151,9 +152,9 @@ impl Point {
         }
         if *queued == 0
             && raw.len() > 0
-            && let Some(lent) = io.lend_all(world, &self.parts)
+            && let Some((loan, lent)) = io.lend_all(world, &self.parts)
         {
-            (*lends, *queued) = (Some(Grant { slot: lent.slot, number: lent.number }), raw.len());
+            (*lends, *queued) = (Some(loan), raw.len());
             let mut header = Header { kind: Kind::Lend, flags: POINT, ..header };
             header.offset = raw.len() as u64;
             io.control(world, Outgoing::placed(header, lent));
@@ -192,13 +193,18 @@ impl Point {
 
     /// Copies a message from where its sender lends it.
     fn advance_borrowed(&mut self, io: &mut Io) -> bool {
-        let (raw, world) = (self.raw(), self.world());
+        let (raw, world, key) = (self.raw(), self.world(), self.head.key);
         let Side::Receive { matched: Some(number), arrived, lent: Some(lent), .. } = &mut self.side else {
             return false;
         };
         let number = *number;
-        if !lent.is_here(world, raw.len(), io) {
-            return false;
+        match lent.is_here((world, key), raw.len(), io) {
+            Here::Yes => {}
+            Here::NotYet => return false,
+            Here::Never => {
+                self.decline(number, io);
+                return false;
+            }
         }
         let end = (*arrived + SLICE).min(raw.len());
         if !lent.copy(*arrived..end, raw.sub(*arrived..end), world, io) || !io.stands(world, lent.grant()) {
@@ -214,10 +220,21 @@ impl Point {
         end == raw.len()
     }
 
+    /// The message can't be read where it lies: its sender is to send it.
+    fn decline(&mut self, number: u64, io: &mut Io) {
+        if let Side::Receive { lent, declined, .. } = &mut self.side {
+            (*lent, *declined) = (None, true);
+        }
+        let declined = Header { flags: POINT, ..self.header(Kind::Declined, number) };
+        io.control(self.world(), Outgoing::control(declined));
+    }
+
     /// The sender lets this rank read the message in its memory.
     pub(crate) fn borrow(&mut self, header: &Header, bytes: &[u8], io: &mut Io) -> Result<(), String> {
         let (raw, world) = (self.raw(), self.world());
-        let Side::Receive { arrived: 0, reading: false, lent: lent @ None, .. } = &mut self.side else {
+        let Side::Receive { arrived: 0, reading: false, lent: lent @ None, declined: false, .. } =
+            &mut self.side
+        else {
             return Err("lends a message that is sent, or lent".into());
         };
         if header.offset != raw.len() as u64 {
@@ -231,10 +248,21 @@ impl Point {
     pub(crate) fn taken(&mut self, io: &mut Io) -> Result<(), String> {
         let (raw, world) = (self.raw(), self.world());
         let Side::Send { done, lends, .. } = &mut self.side else { return Err("has read a receive".into()) };
-        let grant = lends.take().ok_or("has read a message that is not lent")?;
-        io.take_back(world, grant);
+        let loan = lends.take().ok_or("has read a message that is not lent")?;
+        io.take_back(world, loan.grant);
         *done = raw.len();
         Ok(())
+    }
+
+    /// The receiver can't map what the message is lent in: it is sent as others are.
+    pub(crate) fn declined(&mut self, io: &mut Io) -> Result<(), String> {
+        let world = self.world();
+        let Side::Send { queued, lends, .. } = &mut self.side else {
+            return Err("declines a receive".into());
+        };
+        let loan = lends.take().ok_or("declines a message that is not lent")?;
+        *queued = 0;
+        io.decline(world, loan)
     }
 
     /// The message for this receive is found. `Err` is what is wrong with it.
@@ -323,9 +351,9 @@ impl Point {
     pub(crate) fn end(&mut self, complete: bool, io: &mut Io) -> Option<Parts> {
         let parts = std::mem::replace(&mut self.parts, Parts::NONE);
         if let Side::Send { lends, .. } = &mut self.side
-            && let Some(grant) = lends.take()
+            && let Some(loan) = lends.take()
         {
-            io.take_back(self.world(), grant);
+            io.take_back(self.world(), loan.grant);
         }
         if let Side::Send { lease, .. } = &mut self.side
             && let Some(lease) = lease.take()

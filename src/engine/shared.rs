@@ -110,6 +110,9 @@ impl Engine {
         let clock = keeper.clock();
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
         let arena = core.state.io.arena.clone();
+        if let Some(arena) = &arena {
+            arena.call(Waker::from(Arc::new(Kick(keeper.clone()))));
+        }
         let shared = Arc::new(Shared {
             home: Mark::new(),
             has_links: core.has_links() && keeper.is_woken_by_descriptors(),
@@ -521,6 +524,15 @@ impl Shared {
     /// Wakes whoever sleeps here, without keeping this alive.
     pub(super) fn bell(self: &Arc<Self>) -> Waker {
         Waker::from(Arc::new(Bell(Arc::downgrade(self))))
+    }
+}
+
+/// How memory that is gone calls, whoever drops it: by nobody's waker, since its owner may hold what that needs.
+struct Kick(Keeper);
+
+impl Wake for Kick {
+    fn wake(self: Arc<Self>) {
+        self.0.kick();
     }
 }
 

@@ -505,6 +505,7 @@ impl State {
         if self.flight(key).is_none() {
             return;
         }
+        self.io.forget_waiter(key);
         let forget = result.is_err();
         if let Err(error) = &result {
             self.note_report(key, error);

@@ -8,7 +8,7 @@ use super::shm::Grant;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -59,11 +59,13 @@ pub(crate) enum Kind {
     Lend = 18,
     /// The receiver has read it up to `offset`.
     Taken = 19,
+    /// The receiver can't map the segment in which message `item` is lent: it is to be sent.
+    Declined = 20,
 }
 
 impl Kind {
     /// By their bytes, which begin at 1.
-    pub(crate) const ALL: [Kind; 19] = [
+    pub(crate) const ALL: [Kind; 20] = [
         Kind::Data,
         Kind::Credit,
         Kind::Request,
@@ -83,6 +85,7 @@ impl Kind {
         Kind::Leaving,
         Kind::Lend,
         Kind::Taken,
+        Kind::Declined,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -215,7 +218,7 @@ impl Header {
             Kind::Eager => (EAGER, EAGER),
             Kind::Status | Kind::Mismatch => (0, ASK),
             Kind::Abort => (0, POINT | TO_SENDER),
-            Kind::Lend | Kind::Taken => (0, POINT),
+            Kind::Lend | Kind::Taken | Kind::Declined => (0, POINT),
             Kind::Close => (0, PANICKED),
             Kind::Hold => (0, HELD),
             _ => (0, 0),

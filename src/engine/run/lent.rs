@@ -4,13 +4,13 @@
 //! reduces straight from there, and says when he has read as much. Only then he is told of more: so one frame per message, at
 //! most, can be on its way to a receiver that has not called.
 
-use super::super::borrowed::Borrowed;
-use super::super::io::{Io, UNMAPPED_MIN};
+use super::super::borrowed::{Borrowed, Here};
+use super::super::io::{EAGER_MAX, Io, UNMAPPED_MIN};
 use super::super::program::{From, Program};
 use super::{Run, SLICE, StepState, WINDOW};
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Lent, Outgoing};
-use crate::link::shm::Grant;
+use crate::link::shm::Loan;
 
 /// Less than this is copied: that takes one frame, and lending three.
 const LEND_MIN: usize = 16 << 10;
@@ -26,7 +26,7 @@ pub(super) struct Message {
 
 impl Run {
     /// What a message to another process is lent by, if it can be.
-    pub(super) fn lend(&self, raw: Raw, peer: usize, io: &mut Io) -> Option<Grant> {
+    pub(super) fn lend(&self, raw: Raw, peer: usize, io: &mut Io) -> Option<Loan> {
         match &self.place {
             Some(place) if self.parts.raw().offset_of(raw).is_some() => {
                 if raw.len() < LEND_MIN {
@@ -48,7 +48,7 @@ impl Run {
         (limit, all): (usize, bool),
         io: &mut Io,
     ) -> bool {
-        let StepState { raw, done, queued, lends: Some(grant), .. } = self.steps[index] else {
+        let StepState { raw, done, queued, lends: Some(loan), .. } = self.steps[index] else {
             return self.set_done(index, self.steps[index].done, all);
         };
         let place = self.place.as_ref().zip(self.parts.raw().offset_of(raw));
@@ -61,9 +61,9 @@ impl Run {
         header.digest = self.head.digest;
         header.offset = limit as u64;
         let frame = if queued == 0 {
-            let lent = match place {
-                Some((place, start)) => Lent::new(place.segment.number, place.offset + start, grant),
-                None => Lent::unmapped(raw.as_ptr() as u64, grant),
+            let lent = match place.zip(loan.segment) {
+                Some(((place, start), segment)) => Lent::new(segment, place.offset + start, loan.grant),
+                None => Lent::unmapped(raw.as_ptr() as u64, loan.grant),
             };
             Outgoing::placed(header, lent)
         } else {
@@ -80,14 +80,14 @@ impl Run {
         let index =
             self.program.outgoing(from, message).ok_or("word of a message that is not in the plan")?;
         let StepState { raw, done, queued, lends, .. } = self.steps[index];
-        let grant = lends.ok_or("has read a message that is not lent")?;
+        let loan = lends.ok_or("has read a message that is not lent")?;
         let upto = usize::try_from(upto).unwrap_or(usize::MAX);
         if upto != queued || upto <= done {
             return Err(format!("has read up to {upto} after {done}, of a message lent up to {queued}"));
         }
         if upto == raw.len() {
             self.steps[index].lends = None;
-            io.take_back(self.head.members[from] as usize, grant);
+            io.take_back(self.head.members[from] as usize, loan.grant);
         }
         let program = self.program.clone();
         let (_, all) = self.limit(&program, index);
@@ -95,14 +95,25 @@ impl Run {
         Ok(())
     }
 
+    /// The receiver can't map what message `message` is lent in: it is sent as others are.
+    pub(crate) fn declined(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
+        let index = self.program.outgoing(from, message).ok_or(super::NOT_IN_PLAN)?;
+        let step = &mut self.steps[index];
+        let lent = step.lends.take_if(|_| step.queued > 0 && step.done == 0);
+        let loan = lent.ok_or("declines a message that is not lent, or is read")?;
+        (step.lent, step.queued) = (false, 0);
+        step.eager = step.raw.len() <= EAGER_MAX;
+        io.decline(self.head.members[from] as usize, loan)
+    }
+
     /// An operation ends: nobody reads in its memory from here on.
     pub(super) fn take_back_lent(&mut self, io: &mut Io) {
         let program = self.program.clone();
         for (state, step) in self.steps.iter_mut().zip(&program.steps) {
-            if let Some(grant) = state.lends.take()
+            if let Some(loan) = state.lends.take()
                 && let super::Act::Send { to, .. } = step.act
             {
-                io.take_back(self.head.members[to] as usize, grant);
+                io.take_back(self.head.members[to] as usize, loan.grant);
             }
         }
     }
@@ -128,6 +139,7 @@ impl Run {
                 lent.readable = upto;
             }
             None if upto > 0
+                && !state.declined
                 && state.arrived == 0
                 && !state.complete
                 && !state.reading
@@ -143,10 +155,29 @@ impl Run {
 
     /// How far an input can be read, if it is lent and its segment is here.
     pub(super) fn readable(&mut self, program: &Program, input: usize, io: &mut Io) -> Option<usize> {
-        let from = program.inputs[input].from;
+        let peer = self.head.members[program.inputs[input].from] as usize;
         let len = self.steps[program.inputs[input].step].raw.len();
         let lent = self.inputs[input].lent.as_mut()?;
-        lent.borrowed.is_here(self.head.members[from] as usize, len, io).then_some(lent.readable)
+        match lent.borrowed.is_here((peer, self.head.key), len, io) {
+            Here::Yes => Some(lent.readable),
+            Here::NotYet => None,
+            Here::Never => {
+                self.decline(program, input, peer, io);
+                None
+            }
+        }
+    }
+
+    /// An input can't be read where it lies: its sender is to send it.
+    fn decline(&mut self, program: &Program, input: usize, peer: usize, io: &mut Io) {
+        let state = &mut self.inputs[input];
+        (state.lent, state.declined) = (None, true);
+        let mut header = Header::new(Kind::Declined, self.head.channel_id, self.head.seq);
+        header.item = u32::from(program.inputs[input].message);
+        header.digest = self.head.digest;
+        io.control(peer, Outgoing::control(header));
+        // From here on it is given credit.
+        io.unfinished = true;
     }
 
     /// A part of an input that is readable: where it lies, or where it was fetched to.

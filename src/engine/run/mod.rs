@@ -33,7 +33,7 @@ use crate::kernel::SOURCES_MAX;
 use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
-use crate::link::shm::Grant;
+use crate::link::shm::Loan;
 use crate::path::{After, Partition, Range, Space};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
@@ -78,7 +78,7 @@ struct StepState {
     /// An empty message has been handed over.
     begun: bool,
     /// `Send` to another process that reads it here: by what, and until all is read.
-    lends: Option<Grant>,
+    lends: Option<Loan>,
     lent: bool,
 }
 
@@ -110,8 +110,9 @@ struct InputState {
     /// A frame of it is on its way into its memory.
     reading: bool,
     window: Option<Block>,
-    /// It is read in its sender's memory.
+    /// It is read in its sender's memory; or it was lent, and that can't be mapped here.
     lent: Option<Message>,
+    declined: bool,
     /// A whole small message that came before its destination was free.
     early: Option<Vec<u8>>,
 }

@@ -7,7 +7,7 @@
 //! - `swap`: two ranks that swap small vectors, past the queues of a byte link
 //! - `elements`: a link that stops in the middle of one
 //! - `shared`: the same lies through memory, and those that only memory allows; `lend`, `taken`: memory that is
-//!   read where it lies, the peer's and this rank's
+//!   read where it lies, the peer's and this rank's; `segments`: where that lies comes and goes, or does not come
 //! - `ended`: what is left of operations that have ended; `sleep`: what is seen before sleep
 
 mod counters;
@@ -18,6 +18,7 @@ mod lent;
 mod lies;
 mod meet;
 mod payload;
+mod segments;
 mod shared;
 mod sleep;
 mod streams;

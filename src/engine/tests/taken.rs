@@ -177,7 +177,7 @@ fn grants_are_taken_back_and_used_again() {
             }
         }
         let [segment] = [far(&mut scene.liar).receive().unwrap()];
-        assert_eq!((segment.0[0], segment.1.len()), (0, 1));
+        assert_eq!((segment.about[0], segment.fds.len()), (0, 1));
         assert!(far(&mut scene.liar).receive().is_none(), "a segment is handed over once");
     });
 }

@@ -17,12 +17,21 @@ const ABOUT_BYTES: usize = size_of::<About>();
 /// Descriptors in one message at most.
 const DESCRIPTORS_MAX: usize = 2;
 
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub about: About,
+    pub fds: Vec<OwnedFd>,
+    /// There were more descriptors than this process could take: it may have no more.
+    pub is_cut: bool,
+}
+
 /// Sends all of it, or nothing.
 pub(crate) fn send(socket: impl AsFd, about: About, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let bytes = about.map(u64::to_le_bytes).concat();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::INVAL);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -34,7 +43,7 @@ pub(crate) fn send(socket: impl AsFd, about: About, fds: &[BorrowedFd<'_>]) -> R
 }
 
 /// Takes the next message, if it is there; `None` at the end.
-pub(crate) fn receive(socket: impl AsFd) -> Result<Option<(About, Vec<OwnedFd>)>, Errno> {
+pub(crate) fn receive(socket: impl AsFd) -> Result<Option<Received>, Errno> {
     let mut bytes = [0; ABOUT_BYTES];
     let mut fds: Vec<OwnedFd> = Vec::new();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -49,12 +58,9 @@ pub(crate) fn receive(socket: impl AsFd) -> Result<Option<(About, Vec<OwnedFd>)>
     match message.bytes {
         0 => Ok(None),
         ABOUT_BYTES => {
-            if fds.is_empty() && message.flags.contains(ReturnFlags::CTRUNC) {
-                // This process may have no more.
-                return Err(Errno::MFILE);
-            }
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-            Ok(Some(([number(0), number(8)], fds)))
+            let is_cut = message.flags.contains(ReturnFlags::CTRUNC);
+            Ok(Some(Received { about: [number(0), number(8)], fds, is_cut }))
         }
         _ => Err(Errno::PROTO),
     }

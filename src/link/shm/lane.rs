@@ -9,7 +9,7 @@ use super::reach::{GRANTS, Grants};
 use super::ring::{LINE, Reader, Ring, Writer};
 use super::words::{WORD, Words};
 use crate::buffer::raw::Raw;
-use crate::buffer::segment::{self, Mapping, PAGE, Part, Segment};
+use crate::buffer::segment::{self, Mapping, PAGE, Part, Segment, Unmapped};
 use crate::link::Class;
 use crate::link::frame::PAYLOAD_MAX;
 use crate::runtime::allowance;
@@ -113,7 +113,8 @@ impl Lane {
     /// One that another process writes.
     pub(crate) fn foreign(fd: &OwnedFd, sizes: Sizes) -> Result<Lane, String> {
         allowance::check_addresses(sizes.mapped() as u64)?;
-        Ok(Lane::of(segment::map_foreign(fd, sizes.bytes(), &sizes.parts())?, sizes))
+        let mapping = segment::map_foreign(fd, sizes.bytes(), &sizes.parts());
+        Ok(Lane::of(mapping.map_err(Unmapped::reason)?, sizes))
     }
 
     fn of(mapping: Arc<Mapping>, sizes: Sizes) -> Lane {

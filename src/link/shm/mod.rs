@@ -31,5 +31,5 @@ pub(crate) use {
     bell::Naps,
     conn::{Bell, Conn},
     lane::{Ends, Lane, Sizes},
-    reach::{Found, Grant, Reach},
+    reach::{Found, Grant, Loan, Reach},
 };

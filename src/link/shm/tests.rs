@@ -1,6 +1,6 @@
 //! The far side of a pair, in the hands of a test: it writes what it likes, where it may.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -167,8 +167,8 @@ impl Far {
         hand_over::send(&self.ends.socket, about, fds).unwrap();
     }
 
-    /// A segment that the near side has handed over.
-    pub(crate) fn receive(&self) -> Option<([u64; 2], Vec<OwnedFd>)> {
+    /// A segment that the near side has handed over, or that it takes back.
+    pub(crate) fn receive(&self) -> Option<hand_over::Received> {
         hand_over::receive(&self.ends.socket).ok().flatten()
     }
 
