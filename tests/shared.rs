@@ -20,9 +20,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::GENEROUS;
-use common::processes::say;
+use common::processes::{SCENARIO, own, say};
 use hcomm::{Builder, Communicator, InitError, LinkKind, Operation, Rank, ReduceOp};
-use world::{SCENARIO, World, own};
+use world::World;
 
 /// What a process of a world does, told by the environment; nothing in the test run itself.
 #[test]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use hcomm::LinkKind;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
-use super::common::processes::say;
+use super::common::processes::{own, say};
 use super::common::{GENEROUS, Random};
-use super::world::{World, own};
+use super::world::World;
 
 /// A user who is nobody else here.
 const NOBODY: u32 = 65_534;

@@ -5,10 +5,6 @@ use super::*;
 use crate::link::frame::Lent;
 use crate::link::shm::Grant;
 
-fn far(liar: &mut Liar) -> &mut Far {
-    liar.far.as_mut().unwrap()
-}
-
 /// Says that it has read the broadcast up to there.
 fn taken(liar: &mut Liar, begun: &Begun, upto: u64) {
     let mut header = begun.header(Kind::Taken);
@@ -30,35 +26,21 @@ fn lending() -> Scene {
     Scene { lends: true, ..Scene::beside() }
 }
 
-const TAKEN: &[Lie] = &[
-    (
-        "more than there is",
-        Call::Send(LARGE),
-        |liar, begun| taken(liar, begun, begun.bytes() as u64 + 4),
-        Lost("has read up to"),
-    ),
-    (
-        "up to the end of all numbers",
-        Call::Send(LARGE),
-        |liar, begun| taken(liar, begun, u64::MAX),
-        Lost("has read up to"),
-    ),
-    ("nothing", Call::Send(LARGE), |liar, begun| taken(liar, begun, 0), Lost("has read up to 0")),
-    (
-        "less than was lent",
-        Call::Send(LARGE),
-        |liar, begun| taken(liar, begun, 4096),
-        Lost("has read up to 4096"),
-    ),
+/// Of a broadcast from here.
+const TAKEN: &[Told] = &[
+    ("more than there is", |liar, begun| taken(liar, begun, begun.bytes() as u64 + 4), "has read up to"),
+    ("up to the end of all numbers", |liar, begun| taken(liar, begun, u64::MAX), "has read up to"),
+    ("nothing", |liar, begun| taken(liar, begun, 0), "has read up to 0"),
+    ("less than was lent", |liar, begun| taken(liar, begun, 4096), "has read up to 4096"),
     (
         "of a message that is not in the plan",
-        Call::Send(LARGE),
-        |liar, begun| {
-            let header = Header { item: 99, ..begun.header(Kind::Taken) };
-            liar.send(Fast, header, &[]);
-        },
-        Lost("not in the plan"),
+        |liar, begun| liar.send(Fast, Header { item: 99, ..begun.header(Kind::Taken) }, &[]),
+        "not in the plan",
     ),
+    ("with something else", |liar, begun| liar.send(Fast, begun.header(Kind::Taken), &[9; 24]), "exceeds 0"),
+];
+
+const OF_OTHER_CALLS: &[Lie] = &[
     (
         "of a message that it sends",
         Call::Place(LARGE),
@@ -75,12 +57,6 @@ const TAKEN: &[Lie] = &[
         Lost("lends what is sent"),
     ),
     (
-        "with something else",
-        Call::Send(LARGE),
-        |liar, begun| liar.send(Fast, begun.header(Kind::Taken), &[9; 24]),
-        Lost("exceeds 0"),
-    ),
-    (
         "of a message that it has not accepted",
         Call::PointSend(LARGE),
         |liar, begun| liar.send(Fast, Header { flags: POINT, ..begun.header(Kind::Taken) }, &[]),
@@ -90,20 +66,17 @@ const TAKEN: &[Lie] = &[
 
 #[test]
 fn what_is_read_is_what_was_lent() {
-    tell_all_in(TAKEN, lending);
+    tell_all_of(Call::Send(LARGE), TAKEN, lending);
+    tell_all_in(OF_OTHER_CALLS, lending);
 }
 
 /// What is not lent is not read.
 #[test]
 fn what_is_sent_is_not_read_where_it_lies() {
-    const LIES: &[Lie] = &[(
-        "has read what is sent",
-        Call::Send(LARGE),
-        |liar, begun| taken(liar, begun, begun.bytes() as u64),
-        Lost("not lent"),
-    )];
-    tell_all(LIES);
-    tell_all_in(LIES, Scene::beside);
+    const LIES: &[Told] =
+        &[("has read what is sent", |liar, begun| taken(liar, begun, begun.bytes() as u64), "not lent")];
+    tell_all_of(Call::Send(LARGE), LIES, Scene::new);
+    tell_all_of(Call::Send(LARGE), LIES, Scene::beside);
 }
 
 /// However an operation ends, its owner may write to the memory: who reads it then has read nothing.
