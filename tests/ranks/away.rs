@@ -1,12 +1,10 @@
 //! A rank is away while others give up calls by the thousand. However many these are, it is told of each when it comes, at
 //! once, and then all go on together.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run_within};
+use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run_within};
 use hcomm::{Communicator, Error, OpError, Rank, ReduceOp};
 
 /// More than what is kept one by one.
