@@ -1,14 +1,24 @@
 //! Processes of one host share memory by themselves; where they can't, they say why and use TCP.
 
+#[path = "shared/big.rs"]
+mod big;
 mod common;
 #[path = "common/events.rs"]
 mod events;
 #[path = "shared/hosts.rs"]
 mod hosts;
+#[path = "shared/huge.rs"]
+mod huge;
+#[path = "shared/jobs.rs"]
+mod jobs;
+#[path = "shared/lender.rs"]
+mod lender;
 #[path = "shared/limits.rs"]
 mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
+#[path = "shared/refused.rs"]
+mod refused;
 #[path = "shared/strangers.rs"]
 mod strangers;
 #[path = "shared/taken.rs"]
@@ -32,7 +42,9 @@ fn child() {
         "work" => work(),
         "by host" => hosts::work_by_host(),
         "join and leave" => taken::join_and_leave(),
+        "jobs" => jobs::split_and_split(),
         "limited" => limits::work_within_limits(),
+        "refused" => refused::work_and_read(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
     }
