@@ -196,8 +196,7 @@ fn told_of_a_kill(n: usize, count: usize) -> Duration {
     let mut world = Processes::start("reduce", n, count, &meeting_place(), 30);
     world.all_say("running", None);
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let (host, process) =
-        (format!("on host {name}, address "), format!(", process {}", world.children[victim].id()));
+    let (host, process) = (format!("on host {name}, address "), format!(", process {}", world.pid(victim)));
     let killed = Instant::now();
     world.signal(victim, Signal::KILL);
     let (mut last, mut open) = (Duration::ZERO, n - 1);

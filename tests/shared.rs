@@ -1,14 +1,24 @@
 //! Processes of one host share memory by themselves; where they can't, they say why and use TCP.
 
+#[path = "shared/big.rs"]
+mod big;
 mod common;
 #[path = "common/events.rs"]
 mod events;
 #[path = "shared/hosts.rs"]
 mod hosts;
+#[path = "shared/huge.rs"]
+mod huge;
+#[path = "shared/jobs.rs"]
+mod jobs;
+#[path = "shared/lender.rs"]
+mod lender;
 #[path = "shared/limits.rs"]
 mod limits;
 #[path = "shared/lost.rs"]
 mod lost;
+#[path = "shared/refused.rs"]
+mod refused;
 #[path = "shared/segments.rs"]
 mod segments;
 #[path = "shared/strangers.rs"]
@@ -22,9 +32,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::GENEROUS;
-use common::processes::say;
+use common::processes::{SCENARIO, own, say};
 use hcomm::{Builder, Communicator, InitError, LinkKind, Operation, Rank, ReduceOp};
-use world::{SCENARIO, World, own};
+use world::World;
 
 /// What a process of a world does, told by the environment; nothing in the test run itself.
 #[test]
@@ -34,9 +44,11 @@ fn child() {
         "work" => work(),
         "by host" => hosts::work_by_host(),
         "join and leave" => taken::join_and_leave(),
+        "jobs" => jobs::split_and_split(),
         "limited" => limits::work_within_limits(),
         "drop" => segments::drop_what_was_lent(),
         "few descriptors" => segments::work_without_descriptors(),
+        "refused" => refused::work_and_read(),
         "reduce" => lost::reduce_until_told(),
         other => panic!("no scenario {other}"),
     }

@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{GENEROUS, WATCHDOG};
 
-const SCENARIO: &str = "HCOMM_TEST_SCENARIO";
+/// What a process of a world does; not set in the test run itself.
+pub const SCENARIO: &str = "HCOMM_TEST_SCENARIO";
 
 /// Where processes meet.
 #[derive(Clone, Copy)]
@@ -92,13 +93,32 @@ pub fn say(line: &str) {
     let _ = out.flush();
 }
 
+/// This test binary.
+pub fn own() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+/// This test binary, started by another program.
+pub fn own_by(launcher: &[&str]) -> Command {
+    let mut command = Command::new(launcher[0]);
+    command.args(&launcher[1..]).arg(std::env::current_exe().unwrap());
+    command
+}
+
 /// Processes of one world, killed with it.
 pub struct Processes {
-    pub children: Vec<Child>,
+    children: Vec<Option<Child>>,
+    sender: mpsc::Sender<(usize, Option<String>)>,
     lines: mpsc::Receiver<(usize, Option<String>)>,
 }
 
 impl Processes {
+    /// Of `n` ranks, none of which is started yet.
+    pub fn new(n: usize) -> Processes {
+        let (sender, lines) = mpsc::channel();
+        Processes { children: (0..n).map(|_| None).collect(), sender, lines }
+    }
+
     pub fn start<'a>(
         scenario: &str,
         n: usize,
@@ -111,40 +131,60 @@ impl Processes {
             Place::Ports(first) => first.to_string().into(),
         };
         let token = Token::random().unwrap().to_hex();
-        let (sender, lines) = mpsc::channel();
-        let children = (0..n).map(|rank| {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        let mut world = Processes::new(n);
+        for rank in 0..n {
+            let mut child = own();
+            child
                 .env(SCENARIO, scenario)
                 .env("HCOMM_TEST_RANK", rank.to_string())
                 .env("HCOMM_TEST_WORLD", n.to_string())
                 .env("HCOMM_TEST_PLACE", &place)
                 .env("HCOMM_TEST_TOKEN", &token)
                 .env("HCOMM_TEST_COUNT", count.to_string())
-                .env("HCOMM_TEST_RENDEZVOUS_S", rendezvous_s.to_string())
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::inherit())
-                .spawn()
-                .unwrap();
-            let out = BufReader::new(child.stdout.take().unwrap());
-            let sender = sender.clone();
-            std::thread::spawn(move || {
-                for line in out.lines().map_while(Result::ok) {
-                    if let Some(said) = line.strip_prefix("> ") {
-                        let _ = sender.send((rank, Some(said.to_string())));
-                    }
-                }
-                let _ = sender.send((rank, None));
-            });
-            child
-        });
-        Processes { children: children.collect(), lines }
+                .env("HCOMM_TEST_RENDEZVOUS_S", rendezvous_s.to_string());
+            world.start_rank(rank, child);
+        }
+        world
     }
 
-    /// What comes next: a rank and what it says, or that its output has ended.
+    /// Starts one by this command, to which is added what runs the test named "child".
+    pub fn start_rank(&mut self, rank: usize, mut command: Command) {
+        let mut child = command
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        self.children[rank] = Some(child);
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if let Some(said) = line.strip_prefix("> ") {
+                    let _ = sender.send((rank, Some(said.to_string())));
+                }
+            }
+            let _ = sender.send((rank, None));
+        });
+    }
+
+    pub fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    pub fn pid(&self, rank: usize) -> u32 {
+        self.children[rank].as_ref().unwrap().id()
+    }
+
+    /// What comes next, unless they hang: a rank and what it says, or that its output has ended.
+    pub fn hear(&self) -> Option<(usize, Option<String>)> {
+        self.lines.recv_timeout(WATCHDOG).ok()
+    }
+
+    /// The same, where they don't.
     pub fn next(&self) -> (usize, Option<String>) {
-        self.lines.recv_timeout(WATCHDOG).expect("processes hang")
+        self.hear().expect("processes hang")
     }
 
     /// Waits until all but `but` have said this.
@@ -166,7 +206,7 @@ impl Processes {
     }
 
     pub fn signal(&self, rank: usize, signal: Signal) {
-        let pid = Pid::from_raw(self.children[rank].id() as i32).unwrap();
+        let pid = Pid::from_raw(self.pid(rank) as i32).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
@@ -175,7 +215,7 @@ impl Processes {
         let until = Instant::now() + WATCHDOG;
         for (rank, child) in self.children.iter_mut().enumerate() {
             let status = loop {
-                if let Some(status) = child.try_wait().unwrap() {
+                if let Some(status) = child.as_mut().unwrap().try_wait().unwrap() {
                     break status;
                 }
                 assert!(Instant::now() < until, "process of rank {rank} does not end");
@@ -188,7 +228,7 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for child in self.children.iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -198,14 +238,8 @@ impl Drop for Processes {
 /// A test of this file passes in a process of its own, which has the variable `mark`; `launcher` starts that, if it is not
 /// to be started directly.
 pub fn passes_alone(launcher: &[&str], test: &str, mark: &str) {
-    let own = std::env::current_exe().unwrap();
-    let line: Vec<&std::ffi::OsStr> = launcher.iter().map(AsRef::as_ref).chain([own.as_os_str()]).collect();
-    let output = std::process::Command::new(line[0])
-        .args(&line[1..])
-        .args(["--exact", test, "--nocapture"])
-        .env(mark, "1")
-        .output()
-        .unwrap();
+    let mut command = if launcher.is_empty() { own() } else { own_by(launcher) };
+    let output = command.args(["--exact", test, "--nocapture"]).env(mark, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let passed = output.status.success() && said.contains("1 passed");
     assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -6,8 +6,8 @@ use hcomm::{LinkKind, Rank, ReduceOp};
 
 use super::common::assert_usable;
 use super::common::hosts::Hosts;
-use super::common::processes::say;
-use super::world::{World, own, own_by};
+use super::common::processes::{own, own_by, say};
+use super::world::World;
 use super::{all_kinds_waiting, join, say_links};
 
 /// Ranks of each of two hosts.

@@ -8,9 +8,9 @@ use hcomm::{Builder, InitError, LinkKind, SharedMemory};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::common::GENEROUS;
-use super::common::processes::say;
+use super::common::processes::{own, own_by, say};
 use super::events::Events;
-use super::world::{World, own, own_by};
+use super::world::World;
 use super::{all_kinds_waiting, say_links};
 
 /// Limits that a process sets itself: the size of files, and the addresses that it may take more.

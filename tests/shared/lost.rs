@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use hcomm::{Error, LinkKind, Rank, ReduceOp};
 
-use super::common::processes::say;
+use super::common::processes::{own, say};
 use super::common::{Random, assert_usable, class, meeting_place};
-use super::world::{World, own};
+use super::world::World;
 use super::{join, say_links};
 
 /// More than all rings hold.
@@ -105,7 +105,7 @@ fn kill(seeds: std::ops::Range<u64>) {
         );
         assert_eq!(named(world.pid(victim)), Vec::<PathBuf>::new());
         std::thread::sleep(delay);
-        world.children[victim].as_mut().unwrap().kill().unwrap();
+        world.kill(victim);
         for rank in (0..n).filter(|rank| *rank != victim) {
             let told = world.says(rank, "told: ");
             assert_eq!(

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use hcomm::{Buffer, Communicator, LinkKind, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::common::processes::own;
 use super::common::processes::say;
 use super::events::Events;
-use super::world::{World, own};
+use super::world::World;
 use super::{all_kinds_waiting, join};
 
 /// More than what is kept when it is free.

@@ -5,15 +5,15 @@ use std::mem::MaybeUninit;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hcomm::LinkKind;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
-use super::common::processes::say;
+use super::common::processes::{own, say};
 use super::common::{GENEROUS, Random};
-use super::world::{World, own};
+use super::world::World;
 
 /// A user who is nobody else here.
 const NOBODY: u32 = 65_534;
@@ -141,10 +141,17 @@ fn a_crowd_of_silent_strangers_breaks_nothing() {
     }
 }
 
-/// Whether this test can start its own binary as nobody.
-fn can_be_nobody() -> bool {
-    let mut probe = own();
-    probe.args(["--exact", "child"]).uid(NOBODY).gid(NOBODY).stdout(Stdio::null()).stderr(Stdio::null());
+/// This test binary, started as nobody.
+pub fn as_nobody() -> Command {
+    let mut command = own();
+    command.uid(NOBODY).gid(NOBODY);
+    command
+}
+
+/// Whether it can be.
+pub fn can_be_nobody() -> bool {
+    let mut probe = as_nobody();
+    probe.args(["--exact", "child"]).stdout(Stdio::null()).stderr(Stdio::null());
     probe.status().is_ok_and(|status| status.success())
 }
 
@@ -155,13 +162,8 @@ fn processes_of_two_users_use_tcp_and_say_why() {
         return say("skipped: this user can't start this program as another one");
     }
     for other in 0..3 {
-        let mut world = World::new("limited", 3).start(|rank| {
-            let mut command = own();
-            if rank == other {
-                command.uid(NOBODY).gid(NOBODY);
-            }
-            command
-        });
+        let mut world =
+            World::new("limited", 3).start(|rank| if rank == other { as_nobody() } else { own() });
         for rank in 0..3 {
             for link in world.links(rank) {
                 let peer = link.rank.index();

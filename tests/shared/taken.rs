@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use hcomm::{Communicator, LinkKind, Rank, ReduceOp};
 
 use super::common::assert_usable;
-use super::common::processes::{open_what_stays, say, taken};
+use super::common::processes::{open_what_stays, own, say, taken};
 use super::join;
-use super::world::{World, own};
+use super::world::World;
 
 /// How its communicators end, by the number of the time.
 const WAYS: usize = 3;

@@ -11,10 +11,6 @@ use crate::link::shm::Grant;
 /// As large as a message.
 const SEGMENT: usize = (LARGE * 4).next_multiple_of(PAGE);
 
-fn far(liar: &mut Liar) -> &mut Far {
-    liar.far.as_mut().unwrap()
-}
-
 /// What it lends, where nothing is wrong with it.
 fn place(liar: &mut Liar) -> Lent {
     Lent::new(0, 0, far(liar).lend(0))
@@ -33,253 +29,172 @@ fn hand_over(liar: &mut Liar) -> Segment {
     segment
 }
 
-/// Lends the message that is placed, or reduced, up to so many bytes.
-fn lend(liar: &mut Liar, header: Header, lent: Lent, upto: u64) {
-    let header = Header { kind: Kind::Lend, offset: upto, ..header };
-    liar.send(Fast, header, &lent.encode());
+/// Of the message that is placed, or reduced.
+fn header(begun: &Begun) -> Header {
+    Header { kind: Kind::Lend, ..begun.data(matches!(begun.call, Call::Reduce(_) | Call::Exchange(_)), 0) }
 }
 
-fn lend_on(liar: &mut Liar, header: Header, upto: u64) {
-    let header = Header { kind: Kind::Lend, offset: upto, ..header };
-    liar.send(Fast, header, &[]);
+/// Lends what this is of, up to so many bytes.
+fn lend_of(liar: &mut Liar, header: Header, lent: Lent, upto: u64) {
+    liar.send(Fast, Header { offset: upto, ..header }, &lent.encode());
 }
 
-/// Lends all of the message that is placed, of a place that is a little changed.
+/// Lends the message, which is where it should be.
+fn lend(liar: &mut Liar, begun: &Begun, upto: u64) {
+    let lent = place(liar);
+    lend_of(liar, header(begun), lent, upto);
+}
+
+/// What follows the first time is anything, or nothing.
+fn lend_on(liar: &mut Liar, begun: &Begun, upto: u64, place: &[u8]) {
+    liar.send(Fast, Header { offset: upto, ..header(begun) }, place);
+}
+
+/// Lends all of the message, of a place that is a little changed.
 fn lend_changed(liar: &mut Liar, begun: &Begun, change: impl FnOnce(&mut Lent)) {
     let _segment = hand_over(liar);
     let mut lent = place(liar);
     change(&mut lent);
-    lend(liar, begun.data(false, 0), lent, begun.bytes() as u64);
+    lend_of(liar, header(begun), lent, begun.bytes() as u64);
 }
 
-const PLACES: &[Lie] = &[
+/// Sends a part of the message.
+fn send_part(liar: &mut Liar, begun: &Begun) {
+    liar.send(Fast, Header { kind: Kind::Data, ..header(begun) }, &large());
+}
+
+const PLACES: &[Told] = &[
     (
         "of a segment that there can't be",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.segment = 512),
-        Lost("has no such"),
+        "has no such",
     ),
     (
         "of the last segment that can be numbered",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.segment = u32::MAX - 1),
-        Lost("has no such"),
+        "has no such",
     ),
     (
         "in no segment, where that can't be read",
-        Call::Place(LARGE),
         |liar, begun| {
-            lend_changed(liar, begun, |lent| {
-                *lent = Lent::unmapped(lent.offset, Grant { slot: 0, number: 0 })
-            })
+            let unmapped = Grant { slot: 0, number: 0 };
+            lend_changed(liar, begun, |lent| *lent = Lent::unmapped(lent.offset, unmapped))
         },
-        Lost("lends what can't be read"),
+        "lends what can't be read",
     ),
     (
         "beyond the segment",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.offset = PAGE as u64),
-        Lost("has no such"),
+        "has no such",
     ),
     (
         "beyond all memory",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.offset = u64::MAX - 8),
-        Lost("has no such"),
+        "has no such",
     ),
     (
         "by a grant that there can't be",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.slot = 256),
-        Lost("lends what it can't lend"),
+        "lends what it can't lend",
     ),
     (
         "by the last grant that can be numbered",
-        Call::Place(LARGE),
         |liar, begun| lend_changed(liar, begun, |lent| lent.slot = u32::MAX),
-        Lost("lends what it can't lend"),
-    ),
-    (
-        "to be reduced, beyond the segment",
-        Call::Reduce(LARGE),
-        |liar, begun| {
-            let _segment = hand_over(liar);
-            let lent = Lent { offset: SEGMENT as u64 - 4, ..place(liar) };
-            lend(liar, begun.data(true, 0), lent, begun.bytes() as u64);
-        },
-        Lost("has no such"),
+        "lends what it can't lend",
     ),
 ];
 
-const TERMS: &[Lie] = &[
-    (
-        "within an element",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 1001);
-        },
-        Lost("lends 1001 of"),
-    ),
-    (
-        "nothing of it",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 0);
-        },
-        Lost("lends what is sent"),
-    ),
-    (
-        "more than the message",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, begun.bytes() as u64 + 4);
-        },
-        Lost("lends 1600004 of"),
-    ),
-    (
-        "up to the end of all numbers",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, u64::MAX - 3);
-        },
-        Lost("of 1600000 bytes"),
-    ),
-    (
-        "without a place",
-        Call::Place(LARGE),
-        |liar, begun| lend_on(liar, begun.data(false, 0), 4096),
-        Lost("without saying what"),
-    ),
-    (
-        "with half of a place",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let header = Header { kind: Kind::Lend, offset: 4096, ..begun.data(false, 0) };
-            liar.send(Fast, header, &[0; 12]);
-        },
-        Lost("without saying what"),
-    ),
-    (
-        "with more than a place",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let header = Header { kind: Kind::Lend, offset: 4096, ..begun.data(false, 0) };
-            liar.send(Fast, header, &[0; 25]);
-        },
-        Lost("exceeds 24"),
-    ),
+const TERMS: &[Told] = &[
+    ("within an element", |liar, begun| lend(liar, begun, 1001), "lends 1001 of"),
+    ("nothing of it", |liar, begun| lend(liar, begun, 0), "lends what is sent"),
+    ("more than the message", |liar, begun| lend(liar, begun, begun.bytes() as u64 + 4), "lends 1600004 of"),
+    ("up to the end of all numbers", |liar, begun| lend(liar, begun, u64::MAX - 3), "of 1600000 bytes"),
+    ("without a place", |liar, begun| lend_on(liar, begun, 4096, &[]), "without saying what"),
+    ("with half of a place", |liar, begun| lend_on(liar, begun, 4096, &[0; 12]), "without saying what"),
+    ("with more than a place", |liar, begun| lend_on(liar, begun, 4096, &[0; 25]), "exceeds 24"),
     (
         "twice",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
-            lend(liar, begun.data(false, 0), lent, 8192);
-        },
-        Lost("lends what is sent, lent further, or not read yet"),
+        |liar, begun| [4096, 8192].iter().for_each(|upto| lend(liar, begun, *upto)),
+        "lends what is sent, lent further, or not read yet",
     ),
     (
         "more before the first is read",
-        Call::Place(LARGE),
         |liar, begun| {
             // Whose segment has not come, so that it can't be.
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
-            lend_on(liar, begun.data(false, 0), 8192);
+            lend(liar, begun, 4096);
+            lend_on(liar, begun, 8192, &[]);
         },
-        Lost("not read yet"),
+        "not read yet",
     ),
     (
         "less than before",
-        Call::Place(LARGE),
         |liar, begun| {
             let _segment = hand_over(liar);
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
+            lend(liar, begun, 4096);
             liar.read_kind(Fast, Kind::Taken);
-            lend_on(liar, begun.data(false, 0), 4092);
+            lend_on(liar, begun, 4092, &[]);
         },
-        Lost("lent further"),
-    ),
-    (
-        "what is sent in part",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            // On one connection, so that it comes first.
-            liar.send(Fast, begun.data(false, 0), &large());
-            lend(liar, begun.data(false, 0), lent, begun.bytes() as u64);
-        },
-        Lost("lends what is sent"),
-    ),
-    (
-        "what is reduced in part",
-        Call::Reduce(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            liar.send(Fast, begun.data(true, 0), &large());
-            lend(liar, begun.data(true, 0), lent, begun.bytes() as u64);
-        },
-        Lost("lends what is sent"),
-    ),
-    (
-        "and sends it as well",
-        Call::Place(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
-            liar.send(Fast, begun.data(false, 0), &large());
-        },
-        Lost("was due"),
-    ),
-    (
-        "and sends it as well, to be reduced",
-        Call::Reduce(LARGE),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(true, 0), lent, 4096);
-            liar.send(Fast, begun.data(true, 0), &large());
-        },
-        Lost("was due"),
+        "lent further",
     ),
     (
         "a message that is not in the plan",
-        Call::Place(LARGE),
         |liar, begun| {
             let lent = place(liar);
-            lend(liar, Header { item: 99, ..begun.data(false, 0) }, lent, 4096);
+            lend_of(liar, Header { item: 99, ..header(begun) }, lent, 4096);
         },
-        Lost("not in the plan"),
+        "not in the plan",
+    ),
+];
+
+/// Whether it is placed or reduced.
+const SENT_AS_WELL: &[Told] = &[
+    (
+        "what is sent in part",
+        |liar, begun| {
+            // On one connection, so that it comes first.
+            send_part(liar, begun);
+            lend(liar, begun, begun.bytes() as u64);
+        },
+        "lends what is sent",
+    ),
+    (
+        "and sends it as well",
+        |liar, begun| {
+            lend(liar, begun, 4096);
+            send_part(liar, begun);
+        },
+        "was due",
+    ),
+];
+
+const CALLS: &[Lie] = &[
+    (
+        "to be reduced, beyond the segment",
+        Call::Reduce(LARGE),
+        |liar, begun| lend_changed(liar, begun, |lent| lent.offset = SEGMENT as u64 - 4),
+        Lost("has no such"),
     ),
     (
         "what is its receiver's",
         Call::Send(LARGE),
         |liar, begun| {
             let lent = place(liar);
-            lend(liar, Header { item: begun.sent()[0], ..begun.header(Kind::Lend) }, lent, 4096);
+            lend_of(liar, Header { item: begun.sent()[0], ..begun.header(Kind::Lend) }, lent, 4096);
         },
         Lost("not in the plan"),
     ),
     (
         "what is exchanged",
         Call::Exchange(SMALL),
-        |liar, begun| {
-            let lent = place(liar);
-            lend(liar, begun.data(true, 0), lent, SMALL as u64 * 4);
-        },
+        |liar, begun| lend(liar, begun, SMALL as u64 * 4),
         Lost("lends what is sent"),
     ),
     (
         "for another call",
         Call::Place(LARGE),
         |liar, begun| {
-            let lent = place(liar);
-            let header = begun.data(false, 0);
-            lend(liar, Header { digest: header.digest ^ 1, ..header }, lent, 4096);
+            let (lent, header) = (place(liar), header(begun));
+            lend_of(liar, Header { digest: header.digest ^ 1, ..header }, lent, 4096);
         },
         Fails("mismatch"),
     ),
@@ -288,7 +203,7 @@ const TERMS: &[Lie] = &[
         Call::Place(SMALL),
         |liar, begun| {
             let lent = place(liar);
-            lend(liar, Header { flags: POINT, number: 7, ..begun.header(Kind::Lend) }, lent, 400);
+            lend_of(liar, Header { flags: POINT, number: 7, ..begun.header(Kind::Lend) }, lent, 400);
         },
         Unheeded,
     ),
@@ -298,8 +213,7 @@ const TERMS: &[Lie] = &[
 fn hand(liar: &mut Liar, begun: &Begun, about: [u64; 2], fds: &[&OwnedFd]) {
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     far(liar).hand_over(about, &fds);
-    let lent = place(liar);
-    lend(liar, begun.data(false, 0), lent, begun.bytes() as u64);
+    lend(liar, begun, begun.bytes() as u64);
 }
 
 fn file(bytes: usize) -> OwnedFd {
@@ -309,154 +223,122 @@ fn file(bytes: usize) -> OwnedFd {
     fd
 }
 
-const SEGMENTS: &[Lie] = &[
-    (
-        "not sealed",
-        Call::Place(LARGE),
-        |liar, begun| hand(liar, begun, [0, SEGMENT as u64], &[&file(SEGMENT)]),
-        Lost("not sealed"),
-    ),
+const SEGMENTS: &[Told] = &[
+    ("not sealed", |liar, begun| hand(liar, begun, [0, SEGMENT as u64], &[&file(SEGMENT)]), "not sealed"),
     (
         "no file in memory",
-        Call::Place(LARGE),
         |liar, begun| {
             let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
             hand(liar, begun, [0, SEGMENT as u64], &[&file]);
         },
-        Lost("no segment"),
+        "no segment",
     ),
-    (
-        "larger than it is",
-        Call::Place(LARGE),
-        |liar, begun| hand(liar, begun, [0, 1 << 40], &[&segment().fd]),
-        Lost("bytes, not"),
-    ),
-    (
-        "of no bytes",
-        Call::Place(LARGE),
-        |liar, begun| hand(liar, begun, [0, 0], &[&segment().fd]),
-        Lost("segment 0 of 0 bytes"),
-    ),
+    ("larger than it is", |liar, begun| hand(liar, begun, [0, 1 << 40], &[&segment().fd]), "bytes, not"),
+    ("of no bytes", |liar, begun| hand(liar, begun, [0, 0], &[&segment().fd]), "segment 0 of 0 bytes"),
     (
         "not of whole pages",
-        Call::Place(LARGE),
         |liar, begun| hand(liar, begun, [0, SEGMENT as u64 - 1], &[&segment().fd]),
-        Lost("segment 0 of"),
+        "segment 0 of",
     ),
     (
         "one too many",
-        Call::Place(LARGE),
         |liar, begun| hand(liar, begun, [512, SEGMENT as u64], &[&segment().fd]),
-        Lost("segment 512 of"),
+        "segment 512 of",
     ),
     (
         "numbered beyond all numbers",
-        Call::Place(LARGE),
         |liar, begun| hand(liar, begun, [1 << 32, SEGMENT as u64], &[&segment().fd]),
-        Lost("that can't be"),
+        "that can't be",
     ),
     (
         "two at once",
-        Call::Place(LARGE),
         |liar, begun| hand(liar, begun, [0, SEGMENT as u64], &[&segment().fd, &segment().fd]),
-        Lost("without its descriptor"),
+        "without its descriptor",
     ),
     (
         "without a descriptor",
-        Call::Place(LARGE),
         |liar, begun| {
             far(liar).say(&[0u64, SEGMENT as u64].map(u64::to_le_bytes).concat());
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
+            lend(liar, begun, 4096);
         },
-        Lost("without its descriptor"),
+        "without its descriptor",
     ),
     (
         "half of what is said of one",
-        Call::Place(LARGE),
         |liar, begun| {
             far(liar).say(&[0; 8]);
-            let lent = place(liar);
-            lend(liar, begun.data(false, 0), lent, 4096);
+            lend(liar, begun, 4096);
         },
-        Lost("can't be taken"),
+        "can't be taken",
     ),
     (
         "given twice",
-        Call::Place(LARGE),
         |liar, begun| {
             let _first = hand_over(liar);
             hand(liar, begun, [0, SEGMENT as u64], &[&segment().fd]);
         },
-        Lost("segment 0 of"),
+        "segment 0 of",
     ),
 ];
 
 #[test]
 fn what_is_lent_is_where_it_can_be_read() {
-    tell_all_in(PLACES, Scene::beside);
-    tell_all_in(SEGMENTS, Scene::beside);
+    tell_all_of(Call::Place(LARGE), PLACES, Scene::beside);
+    tell_all_of(Call::Place(LARGE), SEGMENTS, Scene::beside);
 }
 
 #[test]
 fn a_message_is_lent_as_it_goes_on_or_is_sent() {
-    tell_all_in(TERMS, Scene::beside);
+    tell_all_of(Call::Place(LARGE), TERMS, Scene::beside);
+    for call in [Call::Place(LARGE), Call::Reduce(LARGE)] {
+        tell_all_of(call, SENT_AS_WELL, Scene::beside);
+    }
+    tell_all_in(CALLS, Scene::beside);
 }
 
 /// Over a socket nothing is lent.
 #[test]
 fn who_shares_no_memory_lends_none() {
-    const LIES: &[Lie] = &[(
+    const LIES: &[Told] = &[(
         "lends all the same",
-        Call::Place(LARGE),
         |liar, begun| {
-            let lent = Lent::new(0, 0, Grant { slot: 0, number: 0 });
-            lend(liar, begun.data(false, 0), lent, 4096);
+            lend_of(liar, header(begun), Lent::new(0, 0, Grant { slot: 0, number: 0 }), 4096);
         },
-        Lost("lends what it can't lend"),
+        "lends what it can't lend",
     )];
-    tell_all(LIES);
+    tell_all_of(Call::Place(LARGE), LIES, Scene::new);
 }
 
 // --- messages between two ranks
 
 #[test]
 fn lies_about_messages_that_are_lent() {
-    const LIES: &[Lie] = &[
-        (
-            "another length",
-            Call::Receive(LARGE),
-            |liar, begun| offer_and_lend(liar, begun, 4096),
-            Lost("lends 4096 of 1600000 bytes"),
-        ),
+    const LIES: &[Told] = &[
+        ("another length", |liar, begun| offer_and_lend(liar, begun, 4096), "lends 4096 of 1600000 bytes"),
         (
             "twice",
-            Call::Receive(LARGE),
             |liar, begun| (0..2).for_each(|_| offer_and_lend(liar, begun, begun.bytes() as u64)),
-            Lost("lends a message that is sent, or lent"),
+            "lends a message that is sent, or lent",
         ),
         (
             "and sent",
-            Call::Receive(LARGE),
             |liar, begun| {
                 offer_and_lend(liar, begun, begun.bytes() as u64);
                 liar.send(Fast, begun.header(Kind::Body), &large());
             },
-            Lost("both connections"),
+            "both connections",
         ),
         (
             "after part of it was sent",
-            Call::Receive(LARGE),
             |liar, begun| {
                 offer(liar, begun);
                 liar.send(Fast, begun.header(Kind::Body), &large());
-                let lent = place(liar);
-                lend(liar, Header { flags: POINT, ..begun.header(Kind::Lend) }, lent, begun.bytes() as u64);
+                offer_and_lend(liar, begun, begun.bytes() as u64);
             },
-            Lost("lends a message that is sent, or lent"),
+            "lends a message that is sent, or lent",
         ),
     ];
-    tell_all_in(LIES, Scene::beside);
+    tell_all_of(Call::Receive(LARGE), LIES, Scene::beside);
 }
 
 fn offer(liar: &mut Liar, begun: &Begun) {
@@ -470,7 +352,7 @@ fn offer(liar: &mut Liar, begun: &Begun) {
 fn offer_and_lend(liar: &mut Liar, begun: &Begun, upto: u64) {
     offer(liar, begun);
     let lent = place(liar);
-    lend(liar, Header { flags: POINT, ..begun.header(Kind::Lend) }, lent, upto);
+    lend_of(liar, Header { flags: POINT, ..begun.header(Kind::Lend) }, lent, upto);
 }
 
 // --- what becomes of it
@@ -483,9 +365,9 @@ fn what_is_lent_is_read_as_far_as_it_is_lent() {
         for round in 0..3 {
             let begun = scene.begin(Call::Place(LARGE));
             let lent = place(&mut scene.liar);
-            lend(&mut scene.liar, begun.data(false, 0), lent, 4096);
+            lend_of(&mut scene.liar, header(&begun), lent, 4096);
             assert_eq!(scene.liar.read_kind(Fast, Kind::Taken).0.offset, 4096);
-            lend_on(&mut scene.liar, begun.data(false, 0), begun.bytes() as u64);
+            lend_on(&mut scene.liar, &begun, begun.bytes() as u64, &[]);
             assert_eq!(scene.end(&begun).unwrap(), [2f32; LARGE], "round {round}");
             assert_eq!(scene.liar.read_kind(Fast, Kind::Taken).0.offset, begun.bytes() as u64);
             far(&mut scene.liar).take_back(Grant { slot: lent.slot, number: lent.number });
@@ -503,7 +385,7 @@ fn what_is_not_lent_any_more_completes_nothing() {
             let begun = scene.begin(call);
             let lent = place(&mut scene.liar);
             far(&mut scene.liar).take_back(Grant { slot: lent.slot, number: lent.number });
-            lend(&mut scene.liar, begun.data(matches!(call, Call::Reduce(_)), 0), lent, begun.bytes() as u64);
+            lend_of(&mut scene.liar, header(&begun), lent, begun.bytes() as u64);
             for _ in 0..50 {
                 scene.engine.shared.drive();
                 assert!(!begun.op.is_done());
@@ -527,13 +409,13 @@ fn a_segment_that_does_not_come_is_waited_for_in_time() {
         scene.set_deadline(Duration::from_millis(300));
         let begun = scene.begin(Call::Place(LARGE));
         let lent = place(&mut scene.liar);
-        lend(&mut scene.liar, begun.data(false, 0), lent, begun.bytes() as u64);
+        lend_of(&mut scene.liar, header(&begun), lent, begun.bytes() as u64);
         assert!(matches!(scene.end(&begun).unwrap_err(), Error::Deadline(_)));
         scene.set_deadline(Duration::from_secs(60));
         scene.assert_usable();
         // One that comes late is in time for the next.
         let begun = scene.begin(Call::Place(LARGE));
-        lend(&mut scene.liar, begun.data(false, 0), lent, begun.bytes() as u64);
+        lend_of(&mut scene.liar, header(&begun), lent, begun.bytes() as u64);
         scene.engine.shared.drive();
         let _segment = hand_over(&mut scene.liar);
         assert_eq!(scene.end(&begun).unwrap(), [2f32; LARGE]);
@@ -544,21 +426,20 @@ fn a_segment_that_does_not_come_is_waited_for_in_time() {
 #[test]
 fn memory_in_no_segment_is_read_where_that_is_allowed() {
     watched("unmapped", || {
-        let [near, far] = Ends::both();
+        let [near, other] = Ends::both();
         let mut scene =
-            Scene::between([Ends { reads: Some(std::process::id()), is_read: true, ..near }, far]);
+            Scene::between([Ends { reads: Some(std::process::id()), is_read: true, ..near }, other]);
         let there = vec![2f32; LARGE];
         for round in 0..2 {
             let begun = scene.begin(Call::Place(LARGE));
             let place = Lent { segment: u32::MAX, offset: there.as_ptr() as u64, ..place(&mut scene.liar) };
-            lend(&mut scene.liar, begun.data(false, 0), place, begun.bytes() as u64);
+            lend_of(&mut scene.liar, header(&begun), place, begun.bytes() as u64);
             assert_eq!(scene.end(&begun).unwrap(), there, "round {round}");
         }
         for (call, address) in [(Call::Place(LARGE), 16), (Call::Reduce(LARGE), u64::MAX - 4096)] {
             let begun = scene.begin(call);
             let place = Lent { segment: u32::MAX, offset: address, ..place(&mut scene.liar) };
-            let reduced = matches!(call, Call::Reduce(_));
-            lend(&mut scene.liar, begun.data(reduced, 0), place, begun.bytes() as u64);
+            lend_of(&mut scene.liar, header(&begun), place, begun.bytes() as u64);
             (0..20).for_each(|_| _ = scene.engine.shared.drive());
             assert!(!begun.op.is_done());
             scene.liar.send(Fast, begun.header(Kind::Abort), &encode(&Cause::Cancelled));
@@ -569,14 +450,10 @@ fn memory_in_no_segment_is_read_where_that_is_allowed() {
         let (_, said) = scene.liar.read_kind(Fast, Kind::Lend);
         let Lent { segment, slot, number, .. } = Lent::decode(&said).unwrap();
         let grant = Grant { slot, number };
-        assert!(segment == u32::MAX && far_of(&mut scene).stands(grant));
+        assert!(segment == u32::MAX && far(&mut scene.liar).stands(grant));
         scene.engine.cancel(&begun.op);
         scene.end(&begun).unwrap_err();
-        assert!(!far_of(&mut scene).stands(grant));
+        assert!(!far(&mut scene.liar).stands(grant));
         scene.assert_usable();
     });
-}
-
-fn far_of(scene: &mut Scene) -> &mut Far {
-    far(&mut scene.liar)
 }

@@ -92,14 +92,30 @@ pub(super) fn tell(lie: &Lie, mut scene: Scene) {
     }
 }
 
-pub(super) fn tell_all(lies: &'static [Lie]) {
+pub(super) fn tell_all(lies: &[Lie]) {
     tell_all_in(lies, Scene::new);
 }
 
-pub(super) fn tell_all_in(lies: &'static [Lie], scene: fn() -> Scene) {
-    let told = |lie: &'static Lie| std::panic::catch_unwind(|| watched(lie.0, move || tell(lie, scene())));
+pub(super) fn tell_all_in(lies: &[Lie], scene: fn() -> Scene) {
+    let told = |lie: &Lie| {
+        let lie = *lie;
+        std::panic::catch_unwind(|| watched(lie.0, move || tell(&lie, scene())))
+    };
     let failed: Vec<&str> = lies.iter().filter(|lie| told(lie).is_err()).map(|lie| lie.0).collect();
     assert!(failed.is_empty(), "the messages are above: {failed:#?}");
+}
+
+/// What all do in the same call: its name, and the words of the cause for which the peer is lost.
+pub(super) type Told = (&'static str, fn(&mut Liar, &Begun), &'static str);
+
+pub(super) fn tell_all_of(call: Call, all: &[Told], scene: fn() -> Scene) {
+    let lies: Vec<Lie> = all.iter().map(|(name, act, words)| (*name, call, *act, Lost(words))).collect();
+    tell_all_in(&lies, scene);
+}
+
+/// The far side, where both share memory.
+pub(super) fn far(liar: &mut Liar) -> &mut Far {
+    liar.far.as_mut().unwrap()
 }
 
 pub(super) fn large() -> Vec<u8> {

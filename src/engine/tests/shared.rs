@@ -42,10 +42,6 @@ fn the_same_lies_are_found_out_in_memory() {
     assert!(failed.is_empty(), "the messages are above: {failed:#?}");
 }
 
-fn far(liar: &mut Liar) -> &mut Far {
-    liar.far.as_mut().unwrap()
-}
-
 /// The receiver takes all of the broadcast.
 fn credit(liar: &mut Liar, begun: &Begun) {
     let mut credit = begun.header(Kind::Credit);

@@ -94,28 +94,53 @@ fn what_is_told_ahead_is_there() {
     });
 }
 
+/// A process that falls asleep in its lane, and the other one, which rings for it if it must.
+struct Sleep {
+    naps: Arc<Naps>,
+    rung: Arc<AtomicBool>,
+    word: Words,
+}
+
+impl Sleep {
+    fn new() -> Sleep {
+        let word = Words::modelled(1);
+        let mut naps = Naps::default();
+        naps.add(word.clone(), 0);
+        Sleep { naps: Arc::new(naps), rung: Arc::default(), word }
+    }
+
+    /// The other one does this, and looks whether it is to ring.
+    fn other(&self, act: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
+        let (sleeper, rung) = (Sleeper::new(self.word.clone(), 0), self.rung.clone());
+        thread::spawn(move || {
+            act();
+            if sleeper.must_wake() {
+                rung.store(true, Relaxed);
+            }
+        })
+    }
+
+    /// Announces that it sleeps, and looks once more for what the other one has done: it has seen it then, or is rung for.
+    fn assert_ended(
+        &self,
+        others: impl IntoIterator<Item = thread::JoinHandle<()>>,
+        look: impl FnOnce() -> bool,
+    ) {
+        self.naps.announce();
+        let seen = look();
+        others.into_iter().for_each(|other| assert!(other.join().is_ok()));
+        assert!(seen || self.rung.load(Relaxed), "it sleeps, and nobody rings");
+    }
+}
+
 /// One that sleeps when it has seen nothing is rung for, whoever is first.
 #[test]
 fn who_sleeps_is_rung_for() {
     loom::model(|| {
         let (mut writer, reader) = ring();
-        let word = Words::modelled(1);
-        let mut naps = Naps::default();
-        naps.add(word.clone(), 0);
-        let rung = Arc::new(AtomicBool::new(false));
-        let far = thread::spawn({
-            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
-            move || {
-                writer.publish(&frame(0), 0);
-                if sleeper.must_wake() {
-                    rung.store(true, Relaxed);
-                }
-            }
-        });
-        naps.announce();
-        let seen = reader.peek().is_some();
-        assert!(far.join().is_ok());
-        assert!(seen || rung.load(Relaxed), "it sleeps, and nobody rings");
+        let sleep = Sleep::new();
+        let far = sleep.other(move || writer.publish(&frame(0), 0));
+        sleep.assert_ended([far], || reader.peek().is_some());
     });
 }
 
@@ -129,24 +154,12 @@ fn who_sleeps_for_want_of_room_is_rung_for() {
             writer.publish(&frame(written), 0);
             written += 1;
         }
-        let word = Words::modelled(1);
-        let mut naps = Naps::default();
-        naps.add(word.clone(), 0);
-        let rung = Arc::new(AtomicBool::new(false));
-        let far = thread::spawn({
-            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
-            move || {
-                reader.advance(0);
-                reader.tell();
-                if sleeper.must_wake() {
-                    rung.store(true, Relaxed);
-                }
-            }
+        let sleep = Sleep::new();
+        let far = sleep.other(move || {
+            reader.advance(0);
+            reader.tell();
         });
-        naps.announce();
-        let seen = !writer.is_full_for(0);
-        assert!(far.join().is_ok());
-        assert!(seen || rung.load(Relaxed), "it waits for room, and nobody rings");
+        sleep.assert_ended([far], || !writer.is_full_for(0));
     });
 }
 
@@ -155,28 +168,11 @@ fn who_sleeps_for_want_of_room_is_rung_for() {
 fn each_of_two_sleeps_at_once_is_ended() {
     loom::model(|| {
         let (mut writer, reader) = ring();
-        let word = Words::modelled(1);
-        let mut naps = Naps::default();
-        naps.add(word.clone(), 0);
-        let naps = Arc::new(naps);
-        let rung = Arc::new(AtomicBool::new(false));
-        let other = thread::spawn({
-            let naps = naps.clone();
-            move || naps.announce()
-        });
-        let far = thread::spawn({
-            let (sleeper, rung) = (Sleeper::new(word, 0), rung.clone());
-            move || {
-                writer.publish(&frame(0), 0);
-                if sleeper.must_wake() {
-                    rung.store(true, Relaxed);
-                }
-            }
-        });
-        naps.announce();
-        let seen = reader.peek().is_some();
-        assert!(far.join().is_ok() && other.join().is_ok());
-        assert!(seen || rung.load(Relaxed));
+        let sleep = Sleep::new();
+        let naps = sleep.naps.clone();
+        let other = thread::spawn(move || naps.announce());
+        let far = sleep.other(move || writer.publish(&frame(0), 0));
+        sleep.assert_ended([other, far], || reader.peek().is_some());
     });
 }
 

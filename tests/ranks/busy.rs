@@ -1,12 +1,10 @@
 //! A program that does not come back to its operations is called busy where others wait for it; one that sleeps in an
 //! await, or waits on a thread, is not. Nobody is lost for it.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{Link, TWO_LINKS, WATCHDOG, assert_usable, connect, run};
+use crate::common::{Link, TWO_LINKS, WATCHDOG, assert_usable, connect, run};
 use hcomm::{Communicator, Error, Rank};
 use tokio::runtime::{Builder, Runtime};
 

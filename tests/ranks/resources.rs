@@ -1,12 +1,10 @@
 //! What a rank uses beyond its callers' buffers stays within its limit, and is shown.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::processes::passes_alone;
-use common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
+use crate::common::processes::passes_alone;
+use crate::common::{GENEROUS, LINKS, assert_usable, meeting_place, run, world};
 use hcomm::{Communicator, Error, InitError, Rank, ReduceOp, Token};
 
 /// A world of ranks of this process by TCP, each with its own limit.
@@ -216,15 +214,15 @@ fn copies_of_slices_and_descriptors_are_shown() {
         world(link, 3, move |mut comm| {
             let used = comm.resources();
             let (descriptors, lanes) = match link {
-                common::Link::Memory => (0, 0),
-                common::Link::Shm => (2 * 3, 2 * ((4 << 10) + (256 << 10) + (512 << 10))),
-                common::Link::Tcp => (2 * 2, 0),
+                crate::common::Link::Memory => (0, 0),
+                crate::common::Link::Shm => (2 * 3, 2 * ((4 << 10) + (256 << 10) + (512 << 10))),
+                crate::common::Link::Tcp => (2 * 2, 0),
             };
             assert_eq!((used.descriptors, used.threads, used.staged), (descriptors + 2, 1, 0), "{link:?}");
             assert_eq!((used.lanes, used.shared), (lanes, 0), "{link:?}");
             let buffer = comm.alloc::<u8>(3 << 20);
             let used = comm.resources();
-            let segments = usize::from(link == common::Link::Shm);
+            let segments = usize::from(link == crate::common::Link::Shm);
             assert_eq!(used.descriptors, descriptors + 2 + segments, "{link:?}");
             assert_eq!(used.shared >= 3 << 20, segments == 1, "{link:?} {used:?}");
             drop(buffer);
@@ -274,11 +272,11 @@ fn with_files(soft: u32, hard: u32) -> String {
 
 #[test]
 fn ranks_of_one_process_are_told_of_limits() {
-    passes_alone(&["env", "HCOMM_MEMORY=a lot"], "child_cannot_read_the_limit_of_memory", CHILD);
-    passes_alone(&["env", "HCOMM_MEMORY=1K"], "child_has_too_little_memory", CHILD);
-    passes_alone(&["env", "HCOMM_MEMORY=24MiB"], "child_has_enough", CHILD);
-    passes_alone(&["sh", "-c", &with_files(40, 40), "sh"], "child_has_too_few_descriptors", CHILD);
-    passes_alone(&["sh", "-c", &with_files(40, 400), "sh"], "child_has_enough", CHILD);
+    passes_alone(&["env", "HCOMM_MEMORY=a lot"], "resources::child_cannot_read_the_limit_of_memory", CHILD);
+    passes_alone(&["env", "HCOMM_MEMORY=1K"], "resources::child_has_too_little_memory", CHILD);
+    passes_alone(&["env", "HCOMM_MEMORY=24MiB"], "resources::child_has_enough", CHILD);
+    passes_alone(&["sh", "-c", &with_files(40, 40), "sh"], "resources::child_has_too_few_descriptors", CHILD);
+    passes_alone(&["sh", "-c", &with_files(40, 400), "sh"], "resources::child_has_enough", CHILD);
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! What is not ours misbehaves: a waker that panics, the owner of bytes that panics when it goes, a report file that nobody
 //! reads. None of it keeps others waiting: not in this world, and not in another one of the process.
 
-mod common;
-
 use std::fs::OpenOptions;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
-use common::run;
+use crate::common::run;
 use hcomm::{Communicator, bytes};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 

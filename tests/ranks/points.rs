@@ -1,11 +1,11 @@
 //! Messages between two ranks: matching, order, back-pressure.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, run_within, world};
+use crate::common::{
+    GENEROUS, LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, run_within, world,
+};
 use futures_util::future::join_all;
 use hcomm::{Buffer, Communicator, Error, Operation, Rank};
 

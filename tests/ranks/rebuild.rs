@@ -1,13 +1,13 @@
 //! Communicators made anew by the ranks that are left: all end with the same members, and old frames are discarded.
 
-mod common;
-
 use std::future::Future;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::processes::{Processes, Role, say};
-use common::{LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, meeting_place, run, world};
+use crate::common::processes::{Processes, Role, say};
+use crate::common::{
+    LINKS, Link, Random, WATCHDOG, assert_usable, class, connect, meeting_place, run, world,
+};
 use hcomm::{Communicator, Error, Rank, ReduceOp, State};
 use rustix::process::Signal;
 
@@ -21,10 +21,8 @@ fn is_failed(comm: &Communicator) -> bool {
 
 // --- processes that are killed
 
-/// What a process of a world does, told by the environment; nothing in the test run itself.
-#[test]
-fn child() {
-    let Some(Role { scenario, count, joined, .. }) = Role::of_this_process() else { return };
+/// What a process of a world does.
+pub fn child(Role { scenario, count, joined, .. }: Role) {
     let comm = joined.unwrap();
     match scenario.as_str() {
         "survive" => survive(comm, None),
@@ -107,7 +105,7 @@ fn wait_until_in(world: &Processes, ids: &[usize], context: &str) {
 fn survivors_of_a_killed_process_go_on_without_it() {
     for n in [3usize, 4, 5, 8] {
         let context = format!("n {n}");
-        let world = Processes::start("survive", n, 0, &meeting_place(), 30);
+        let world = Processes::start("rebuild: survive", n, 0, &meeting_place(), 30);
         let mut ids: Vec<usize> = (0..n).collect();
         wait_until_in(&world, &ids, &context);
         for victim in [n / 2, 0] {
@@ -128,7 +126,7 @@ fn kill_two(seeds: std::ops::Range<u64>) {
         ids.sort_unstable();
         let delay = Duration::from_micros(random.below(4000) as u64);
         let context = format!("seed {seed} n {n} victims {victims:?} {delay:?} apart");
-        let world = Processes::start("survive", n, 0, &meeting_place(), 30);
+        let world = Processes::start("rebuild: survive", n, 0, &meeting_place(), 30);
         wait_until_in(&world, &(0..n).collect::<Vec<_>>(), &context);
         world.signal(victims[0], Signal::KILL);
         std::thread::sleep(delay);
@@ -154,7 +152,7 @@ fn a_process_killed_in_the_middle_of_an_agreement_divides_nobody() {
     for seed in 0..4u64 {
         let n = [3usize, 4, 5, 8][seed as usize];
         let (first, second) = (n - 1, n - 2);
-        let world = Processes::start("hesitate", n, second, &meeting_place(), 30);
+        let world = Processes::start("rebuild: hesitate", n, second, &meeting_place(), 30);
         let context = format!("n {n}");
         wait_until_in(&world, &(0..n).collect::<Vec<_>>(), &context);
         world.signal(first, Signal::KILL);
@@ -176,7 +174,7 @@ fn groups(mut comm: Communicator) {
     assert_usable(&mut sibling);
     say("ready");
     if me == 3 {
-        std::thread::sleep(common::WATCHDOG);
+        std::thread::sleep(crate::common::WATCHDOG);
     }
     let error = sibling.all_reduce(vec![0u8; 5], ReduceOp::Max).wait().unwrap_err();
     assert_eq!(class(&error.error), "peer lost", "{error}");
@@ -213,7 +211,7 @@ fn groups(mut comm: Communicator) {
 
 #[test]
 fn what_does_not_contain_the_lost_rank_works_on() {
-    let mut world = Processes::start("groups", 4, 0, &meeting_place(), 30);
+    let mut world = Processes::start("rebuild: groups", 4, 0, &meeting_place(), 30);
     world.all_say("ready", None);
     world.signal(3, Signal::KILL);
     world.all_say("done", Some(3));
@@ -321,7 +319,7 @@ fn a_rank_that_does_not_call_is_named_and_waited_for_again() {
                     "{link:?} rank {me}: {report}"
                 );
                 assert_eq!(report.operation, "rebuild");
-                comm.set_deadline(common::GENEROUS);
+                comm.set_deadline(crate::common::GENEROUS);
                 step.wait();
             }
             let mut next = block_on(comm.rebuild()).unwrap();

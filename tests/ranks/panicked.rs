@@ -1,11 +1,9 @@
 //! A rank whose thread panics is lost to the others, who are told so; it has not left in order.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier, Mutex};
 
-use common::{LINKS, Link, assert_usable, class, connect, run};
+use crate::common::{LINKS, Link, assert_usable, class, connect, run};
 use hcomm::{Communicator, Error, Rank, ReduceOp, Report, ReportKind, State};
 
 /// Unwinds this thread as a panic does, without its message in the output of tests.

@@ -1,10 +1,8 @@
 //! Plans of the caller's own: run like the built-in ones, and compared like them.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{LINKS, assert_usable, class, world};
+use crate::common::{LINKS, assert_usable, class, world};
 use hcomm::path::{
     self, After, Algorithm, Collective, Operand, Plan, PlanBuilder, Post, Range, Space, VerifiedPlan,
 };

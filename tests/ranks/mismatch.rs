@@ -1,12 +1,10 @@
 //! Ranks that call different things: all are told, nobody gets a result, and all go on.
 
-mod common;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, Link, assert_usable, class, world};
+use crate::common::{LINKS, Link, assert_usable, class, world};
 use half::{bf16, f16};
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Error, Rank, ReduceOp};

@@ -1,22 +1,18 @@
 //! Whoever drives: every flavour of runtime, several in turn, none, and one that is busy.
 
-mod common;
-#[path = "common/idle.rs"]
-mod idle;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use common::processes::passes_alone;
-use common::{LINKS, Link, Random, WATCHDOG, assert_usable, connect, run, world};
+use crate::common::processes::passes_alone;
+use crate::common::{LINKS, Link, Random, WATCHDOG, assert_usable, connect, run, world};
+use crate::idle::{QUIET, assert_nothing_goes_on};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Operation, Rank, ReduceOp};
-use idle::{QUIET, assert_nothing_goes_on};
 use tokio::runtime::{Builder, Runtime};
 
 const SIZES: [usize; 4] = [1, 1000, 40_000, 300_000];
@@ -365,7 +361,7 @@ fn eight_tasks(n: usize, rounds: u32) {
 /// In a process of its own: its threads are counted, the service thread too.
 #[test]
 fn waiting_costs_no_processor_time() {
-    passes_alone(&[], "child_waits", CHILD);
+    passes_alone(&[], "runtimes::child_waits", CHILD);
 }
 
 /// Ranks that wait, in each way that there is, do nothing at all, and are woken when it goes on; so do those that are

@@ -1,13 +1,11 @@
 //! Leaving in order: what was sent has arrived, and what nobody receives holds nobody up.
 
-mod common;
-
 use std::future::Future;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use common::{GENEROUS, LINKS, Link, connect, run};
+use crate::common::{GENEROUS, LINKS, Link, connect, run};
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Error, Operation, Rank, ReduceOp};
 
@@ -245,7 +243,7 @@ fn a_close_that_has_ended_is_not_polled_again() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for is_cancelled in [false, true] {
         let step = std::sync::Arc::new(std::sync::Barrier::new(2));
-        run(connect(common::Link::Memory, 2), move |comm| {
+        run(connect(crate::common::Link::Memory, 2), move |comm| {
             let is_first = comm.rank() == Rank(0);
             if is_cancelled && !is_first {
                 step.wait();
@@ -267,7 +265,7 @@ mod simulated {
     use hcomm::testing::World;
 
     use super::*;
-    use common::Random;
+    use crate::common::Random;
 
     /// Messages in all directions and collectives, all detached but what is received; whoever has closed is killed, or not.
     fn close_with_all_under_way(seed: u64, is_killed: bool) {

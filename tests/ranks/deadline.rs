@@ -1,11 +1,9 @@
 //! Ranks that come late or never: the others are told who, where he is, and why; afterwards all go on.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{LINKS, WATCHDOG, assert_usable, class, connect, run, run_within, world};
+use crate::common::{LINKS, WATCHDOG, assert_usable, class, connect, run, run_within, world};
 use hcomm::{Communicator, Error, OpError, Rank, ReduceOp, Report, Token};
 
 const DEADLINE: Duration = Duration::from_millis(700);
@@ -72,7 +70,7 @@ fn a_late_rank_meets_what_the_others_decided_and_all_go_on() {
             } else {
                 comm.set_deadline(DEADLINE);
                 let report = report(comm.all_reduce(vec![1u8; 300], ReduceOp::Max).wait(), &context);
-                comm.set_deadline(common::GENEROUS);
+                comm.set_deadline(crate::common::GENEROUS);
                 assert_eq!(report.late, [Rank(5)], "{context}: {report}");
                 assert_eq!(report.seq.0, 17, "{context}: {report}");
                 assert_eq!(report.states[0].0, Rank(5), "{context}: {report}");
@@ -118,7 +116,7 @@ fn no_collective_waits_for_ever() {
                 } else {
                     comm.set_deadline(Duration::from_millis(300));
                     let error = call(&mut comm).expect_err(&context);
-                    comm.set_deadline(common::GENEROUS);
+                    comm.set_deadline(crate::common::GENEROUS);
                     let Error::Deadline(report) = &error else {
                         panic!("{context}: {} {error}", class(&error))
                     };
@@ -320,7 +318,7 @@ fn a_world_of_one() {
 #[test]
 fn ten_thousand_operations_one_after_another() {
     for link in LINKS {
-        world(link, 2, move |mut comm| {
+        run_within(10 * WATCHDOG, connect(link, 2), move |mut comm| {
             let me = comm.rank().0;
             let mut buffer = vec![0u32; 2];
             for round in 0..10_000u32 {
@@ -437,11 +435,11 @@ fn deadlines_of_set_up_and_of_operations_are_not_mixed_up() {
         builder.rendezvous_deadline(set_up).operation_deadline(operation)
     };
     // Nobody else comes.
-    let (place, token) = (common::meeting_place(), Token::random().unwrap());
+    let (place, token) = (crate::common::meeting_place(), Token::random().unwrap());
     let error = builder(&place, &token, 0, short, long).connect_blocking().unwrap_err().to_string();
     assert!(error.contains("after 1.2s") && error.contains("rank 1") && !error.contains("600"), "{error}");
     // All come, and one does not call.
-    let (place, token) = (common::meeting_place(), Token::random().unwrap());
+    let (place, token) = (crate::common::meeting_place(), Token::random().unwrap());
     let (other_place, other_token, end) = (place.clone(), token.clone(), Arc::new(Barrier::new(2)));
     let other_end = end.clone();
     let other = std::thread::spawn(move || {
@@ -465,7 +463,7 @@ fn set_up_may_take_any_time() {
         [([ever; 2], [default; 2]), ([default; 2], [ever; 2]), ([ever, default], [default, ever])]
     {
         for swapped in [false, true] {
-            let (place, token) = (common::meeting_place(), Token::random().unwrap());
+            let (place, token) = (crate::common::meeting_place(), Token::random().unwrap());
             let ranks = [0usize, 1].map(|rank| {
                 let of = if swapped { 1 - rank } else { rank };
                 let builder =

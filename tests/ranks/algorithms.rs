@@ -1,9 +1,7 @@
 //! Every algorithm where it can be used, on the engine: worlds and counts that are no multiple of anything, on all links,
 //! every element checked.
 
-mod common;
-
-use common::{LINKS, Link, world};
+use crate::common::{LINKS, Link, world};
 use hcomm::path::{Algorithm, Collective};
 use hcomm::{Buffer, Communicator, Rank, ReduceOp};
 

@@ -1,19 +1,10 @@
 //! Ranks of one process: every operation on the memory link.
 
+use crate::common::Link;
 use hcomm::{Buffer, Communicator, Rank, ReduceOp};
 
-/// Runs `act` as every rank of a world of `n`, each on a thread of its own.
 fn world<R: Send + 'static>(n: usize, act: impl Fn(Communicator) -> R + Send + Clone + 'static) -> Vec<R> {
-    let threads: Vec<_> = Communicator::local(n)
-        .into_iter()
-        .map(|comm| {
-            let act = act.clone();
-            let mut comm = comm;
-            comm.set_deadline(std::time::Duration::from_secs(3));
-            std::thread::spawn(move || act(comm))
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    crate::common::world(Link::Memory, n, act)
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! A network that fails under a world that works: two hosts whose cable is pulled.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::hosts::Hosts;
-use common::processes::say;
+use crate::common::hosts::Hosts;
+use crate::common::processes::say;
 use hcomm::{Communicator, Error, ReduceOp, Token};
 
 /// Set in the processes of a world.
@@ -20,7 +18,7 @@ const COUNTS: [usize; 2] = [16, 1 << 18];
 fn start(hosts: &Hosts, rank: usize, token: &str) -> Child {
     hosts
         .command(rank)
-        .args(["--exact", "child_sums_until_it_fails", "--nocapture"])
+        .args(["--exact", "cables::child_sums_until_it_fails", "--nocapture"])
         .env(CHILD, "1")
         .envs([("MASTER_ADDR", "10.77.0.1"), ("MASTER_PORT", "29500"), ("WORLD_SIZE", "2")])
         .envs([("RANK", rank.to_string().as_str()), ("HCOMM_TOKEN", token)])

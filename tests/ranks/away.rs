@@ -1,12 +1,10 @@
 //! A rank is away while others give up calls by the thousand. However many these are, it is told of each when it comes, at
 //! once, and then all go on together.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run_within};
+use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run_within};
 use hcomm::{Communicator, Error, OpError, Rank, ReduceOp};
 
 /// More than what is kept one by one.
@@ -57,9 +55,15 @@ fn given_up_by_rank_0(error: &Error) -> bool {
     matches!(error, Error::Aborted { by: Rank(0), .. })
 }
 
+/// Nobody has anything to do meanwhile.
+fn on_all_links_at_once(act: fn(Link)) {
+    let all = LINKS.map(|link| std::thread::spawn(move || act(link)));
+    all.into_iter().for_each(|link| link.join().unwrap());
+}
+
 #[test]
 fn cancelled_calls() {
-    for link in LINKS {
+    on_all_links_at_once(|link| {
         for count in [1, 40_000] {
             let cancel = |comm: &mut Communicator, buffer| {
                 let reduced = comm.all_reduce(buffer, ReduceOp::Sum);
@@ -68,31 +72,27 @@ fn cancelled_calls() {
             };
             away(link, 2, CALLS, count, cancel, given_up_by_rank_0);
         }
-    }
+    });
 }
 
 #[test]
 fn calls_whose_time_is_over() {
-    for link in LINKS {
+    on_all_links_at_once(|link| {
         let hurry = |comm: &mut Communicator, buffer| {
             comm.all_reduce(buffer, ReduceOp::Sum).timeout(Duration::ZERO).wait()
         };
         away(link, 2, 2_000, 1, hurry, given_up_by_rank_0);
-    }
+    });
 }
 
 #[test]
 fn calls_that_others_disagree_about() {
     // Each takes its time: the ranks that are there wait a little for what the last one has to say.
-    // All links at once: nobody has anything to do meanwhile.
-    let all = LINKS.map(|link| {
-        std::thread::spawn(move || {
-            let disagree = |comm: &mut Communicator, buffer: Vec<u32>| {
-                let op = if comm.rank() == Rank(0) { ReduceOp::Sum } else { ReduceOp::Max };
-                comm.all_reduce(buffer, op).wait()
-            };
-            away(link, 3, 100, 1, disagree, |error| matches!(class(error), "mismatch" | "aborted"));
-        })
+    on_all_links_at_once(|link| {
+        let disagree = |comm: &mut Communicator, buffer: Vec<u32>| {
+            let op = if comm.rank() == Rank(0) { ReduceOp::Sum } else { ReduceOp::Max };
+            comm.all_reduce(buffer, op).wait()
+        };
+        away(link, 3, 100, 1, disagree, |error| matches!(class(error), "mismatch" | "aborted"));
     });
-    all.into_iter().for_each(|link| link.join().unwrap());
 }

@@ -1,14 +1,14 @@
 //! `hcomm::blocking`: slices are lent without a copy. They are right when the call has gone well; and when it returns,
 //! whichever way, they are their owner's again: what he writes there at once reaches nobody, and nobody writes over it.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::processes::{Processes, Role, say};
-use common::{GENEROUS, LINKS, Link, Random, assert_usable, class, connect, meeting_place, run, world};
+use crate::common::processes::{Processes, Role, say};
+use crate::common::{
+    GENEROUS, LINKS, Link, Random, assert_usable, class, connect, meeting_place, run, world,
+};
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Error, Rank, ReduceOp, blocking};
 use rustix::process::Signal;
@@ -335,10 +335,8 @@ fn a_slice_is_its_owners_when_a_rank_was_lost() {
     }
 }
 
-/// A process of a world, told by the environment; nothing in the test run itself.
-#[test]
-fn child() {
-    let Some(Role { count, joined, .. }) = Role::of_this_process() else { return };
+/// A process of a world.
+pub fn child(Role { count, joined, .. }: Role) {
     let mut comm = joined.unwrap();
     let (rank, n) = (comm.rank().index(), comm.size());
     for round in 0.. {
@@ -368,7 +366,7 @@ fn a_slice_is_its_owners_when_a_process_was_killed() {
     for seed in 0..6 {
         let mut random = Random(seed);
         let (n, victim) = (3 + seed as usize % 3, 1);
-        let mut world = Processes::start("blocking", n, 40_000, &meeting_place(), 30);
+        let mut world = Processes::start("blocking: slices", n, 40_000, &meeting_place(), 30);
         world.all_say("running", None);
         std::thread::sleep(random.millis(30));
         world.signal(victim, Signal::KILL);

@@ -1,11 +1,9 @@
 //! `split`, `dup` and `close`: without a runtime, with limits of their own, given up.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, assert_usable, class, world};
+use crate::common::{LINKS, assert_usable, class, world};
 use hcomm::path::Algorithm;
 use hcomm::{Error, Rank, ReduceOp, blocking};
 

@@ -1,18 +1,16 @@
 //! A rank that calls far ahead of another one: its calls wait to begin, and nobody is harmed.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 
-use common::world;
+use crate::common::world;
 use hcomm::Rank;
 
 /// Calls far ahead of another rank's leave no more there than it may keep: they wait to begin, and all end.
-fn run_ahead(link: common::Link) {
+fn run_ahead(link: crate::common::Link) {
     const CALLS: u32 = 70_000;
     let ready = Arc::new(Barrier::new(2));
     world(link, 2, move |mut comm| {
-        comm.set_deadline(10 * common::GENEROUS);
+        comm.set_deadline(10 * crate::common::GENEROUS);
         if comm.rank() == Rank(1) {
             ready.wait();
         }
@@ -27,17 +25,17 @@ fn run_ahead(link: common::Link) {
             assert!(comm.resources().delayed > 0, "{link:?}: {:?}", comm.resources());
             ready.wait();
         }
-        common::assert_usable(&mut comm);
+        crate::common::assert_usable(&mut comm);
     });
 }
 
 #[test]
 fn calls_far_ahead_wait_for_the_others() {
-    run_ahead(common::Link::Tcp);
+    run_ahead(crate::common::Link::Tcp);
 }
 
 #[test]
 #[ignore = "takes half a minute"]
 fn calls_far_ahead_wait_for_the_others_in_a_process() {
-    run_ahead(common::Link::Memory);
+    run_ahead(crate::common::Link::Memory);
 }

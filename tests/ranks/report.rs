@@ -1,20 +1,15 @@
 //! Reports are written where the user says, and tell enough to be put together.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::processes::{Processes, Role, say};
-use common::{GENEROUS, LINKS, assert_usable, connect, meeting_place, run};
+use crate::common::processes::{Processes, Role, say};
+use crate::common::{GENEROUS, LINKS, assert_usable, connect, meeting_place, run};
 use hcomm::{Communicator, Error, LinkKind, LinkState, Rank, ReduceOp, Report, ReportKind, Seq};
 use rustix::process::Signal;
 
-/// What a process of a world does, told by the environment; nothing in the test run itself: each receives from the next,
-/// and nobody sends.
-#[test]
-fn child() {
-    let Some(Role { count, joined, .. }) = Role::of_this_process() else { return };
+/// What a process of a world does: each receives from the next, and nobody sends.
+pub fn child(Role { count, joined, .. }: Role) {
     let mut comm = joined.unwrap();
     let me = comm.rank().0;
     comm.report_to(std::env::temp_dir().join(format!("hcomm-cycle-{count}"))).unwrap();
@@ -37,7 +32,7 @@ fn receives_in_a_circle_are_known_to_the_survivors_of_one_of_them() {
     let number = std::process::id() as usize;
     let path = std::env::temp_dir().join(format!("hcomm-cycle-{number}"));
     let _ = std::fs::remove_file(&path);
-    let mut world = Processes::start("circle", 3, number, &meeting_place(), 30);
+    let mut world = Processes::start("report: circle", 3, number, &meeting_place(), 30);
     world.all_say("waiting", None);
     world.signal(2, Signal::KILL);
     world.all_say("done", Some(2));

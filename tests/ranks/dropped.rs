@@ -1,8 +1,6 @@
 //! Every future dropped after any number of polls: the operation goes on to its end, peers and siblings have their
 //! results, and nothing stays behind.
 
-mod common;
-#[path = "dropped/worlds.rs"]
 mod worlds;
 
 use std::future::Future;
@@ -11,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, meeting_place, run};
+use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, meeting_place, run};
 use futures_util::future::join;
 use hcomm::{Buffer, Communicator, Error, Operation, Rank, ReduceOp, Token};
 

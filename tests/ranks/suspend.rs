@@ -1,11 +1,9 @@
 //! Pauses that are meant: no deadline passes on any rank while one of them suspends deadlines, and time goes on afterwards.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{GENEROUS, LINKS, assert_usable, connect, meeting_place, run};
+use crate::common::{GENEROUS, LINKS, assert_usable, connect, meeting_place, run};
 use hcomm::{Communicator, Error, Rank, ReduceOp, Token};
 
 /// The deadline that a pause is longer than.
@@ -152,8 +150,8 @@ fn a_guard_may_outlive_its_communicator() {
 mod simulated {
     use hcomm::testing::{Net, World};
 
-    use super::common::Random;
     use super::*;
+    use crate::common::Random;
 
     const SIZES: [usize; 4] = [3, 4, 5, 8];
     const LIMIT: Duration = Duration::from_secs(10);

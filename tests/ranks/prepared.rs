@@ -1,10 +1,8 @@
 //! Prepared collectives: run where they were prepared, refused at once everywhere else.
 
-mod common;
-
 use std::sync::{Arc, Mutex, mpsc};
 
-use common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
+use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
 use hcomm::path::{Algorithm, Collective};
 use hcomm::{Communicator, DType, Error, PreparedAllReduce, Rank, ReduceOp};
 

@@ -1,12 +1,10 @@
 //! Streams of calls under keys: in any order among each other, each with its own numbers, and with their communicator's
 //! fate.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{LINKS, Random, assert_usable, class, world};
+use crate::common::{LINKS, Random, assert_usable, class, world};
 use hcomm::{Communicator, Error, Operation, Rank, ReduceOp, blocking};
 
 /// Calls under keys in an order of this rank's own; what each key adds up to, in the order of keys.

@@ -1,8 +1,6 @@
 //! What is urgent overtakes, what can wait waits but never stands still, and no result changes.
 
-mod common;
-
-use common::{LINKS, Random, assert_usable, world};
+use crate::common::{LINKS, Random, assert_usable, world};
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Operation, Rank, ReduceOp, SchedulerStats};
 

@@ -1,12 +1,10 @@
 //! Ends of programs: communicator, sub-group, futures, runtime and buffers go in any order, inside of a runtime and outside
 //! of it, or the process just exits.
 
-mod common;
-
 use std::time::Duration;
 
-use common::processes::{Processes, Role, say};
-use common::{LINKS, assert_usable, class, connect, meeting_place, run, world};
+use crate::common::processes::{Processes, Role, say};
+use crate::common::{LINKS, assert_usable, class, connect, meeting_place, run, world};
 use hcomm::{Communicator, Error, Operation, Rank, ReduceOp, blocking};
 use tokio::runtime::Runtime;
 
@@ -176,10 +174,8 @@ fn a_communicator_is_dropped_inside_of_a_runtime() {
     }
 }
 
-/// A process of a world, told by the environment; nothing in the test run itself.
-#[test]
-fn child() {
-    let Some(Role { scenario, count, joined, .. }) = Role::of_this_process() else { return };
+/// A process of a world.
+pub fn child(Role { scenario, count, joined, .. }: Role) {
     let mut comm = joined.unwrap();
     let me = comm.rank();
     let mut group = blocking::split(&mut comm, Some(0), 0).unwrap().unwrap();
@@ -216,7 +212,7 @@ fn child() {
 fn a_process_exits_with_a_live_handle() {
     for scenario in ["exit", "exit in flight", "exit inside"] {
         for count in [10, 500_000] {
-            let mut world = Processes::start(scenario, 3, count, &meeting_place(), 30);
+            let mut world = Processes::start(&format!("ends: {scenario}"), 3, count, &meeting_place(), 30);
             world.all_say("done", None);
             world.end(None);
         }

@@ -1,8 +1,6 @@
 //! Equal bits: on all ranks, from run to run, whichever algorithm of a family, link and cut.
 
-mod common;
-
-use common::{LINKS, Link, Random, world};
+use crate::common::{LINKS, Link, Random, world};
 use half::{bf16, f16};
 use hcomm::path::Algorithm;
 use hcomm::{Communicator, Element, ReduceOp};
