@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::io::Io;
 use super::state::State;
 use crate::buffer::raw::Raw;
@@ -25,7 +27,7 @@ pub(crate) struct Borrowed {
 pub(crate) enum Here {
     Yes,
     NotYet,
-    /// Its segment can't be mapped.
+    /// Its segment can't be mapped, or the system refuses to read there.
     Never,
 }
 
@@ -50,7 +52,11 @@ impl Borrowed {
 
     /// Whether it can be read now; `key` is moved again once it may be. A peer that lends what it has not is found out.
     pub(crate) fn is_here(&mut self, (peer, key): (usize, RunKey), bytes: usize, io: &mut Io) -> Here {
-        if self.process.is_some() || self.mapped.is_some() {
+        if self.process.is_some() {
+            let refused = io.reach(peer).is_some_and(|reach| reach.is_refused());
+            return if refused { Here::Never } else { Here::Yes };
+        }
+        if self.mapped.is_some() {
             return Here::Yes;
         }
         let here = self.find(peer, bytes, io).unwrap_or_else(|problem| {
@@ -80,9 +86,19 @@ impl Borrowed {
             return self.mapped(part).map(|src| dst.claim_and_copy_from(src)).is_some();
         };
         let read = shm::read_process(process, address.wrapping_add(part.start as u64), dst);
-        if let Err(error) = &read {
+        match read {
+            Ok(()) => {}
             // It has ended, or has taken the memory back: both are told elsewhere.
-            tracing::debug!(%error, "memory of another process can't be read");
+            Err(error @ (Errno::SRCH | Errno::FAULT)) => {
+                tracing::debug!(%error, "memory of another process can't be read");
+            }
+            // It was allowed when the link was made. What is lent from now on is declined, this first.
+            Err(error) => {
+                if let Some(reach) = io.reach(peer) {
+                    reach.refuse(peer, error);
+                }
+                io.unfinished = true;
+            }
         }
         // The number of a process that has ended may be another one's.
         read.is_ok() && io.reach(peer).is_some_and(|reach| !reach.has_ended())

@@ -339,7 +339,7 @@ impl State {
                 lent
             }
             (Flight::Collective(run), Kind::Taken) => run.taken(from, header.item, header.offset, io),
-            (Flight::Collective(run), Kind::Declined) => run.declined(from, header.item, io),
+            (Flight::Collective(run), Kind::Declined) => run.declined(from, header.item, header.offset, io),
             (Flight::Exchange(exchange), Kind::Data) => exchange.deliver(from, header, bytes, io),
             (Flight::Exchange(_), Kind::Credit) => Err("credit for a message that needs none".into()),
             (Flight::Exchange(exchange), Kind::Request) => exchange.requested(from, header.item, io),
@@ -367,7 +367,7 @@ impl State {
         {
             match header.kind {
                 Kind::Lend => point.borrow(header, &bytes, io)?,
-                Kind::Declined => point.declined(io)?,
+                Kind::Declined => point.declined(header.offset, io)?,
                 _ => point.taken(io)?,
             }
             self.touch(key);

@@ -222,10 +222,10 @@ impl Point {
 
     /// The message can't be read where it lies: its sender is to send it.
     fn decline(&mut self, number: u64, io: &mut Io) {
-        if let Side::Receive { lent, declined, .. } = &mut self.side {
-            (*lent, *declined) = (None, true);
-        }
-        let declined = Header { flags: POINT, ..self.header(Kind::Declined, number) };
+        let Side::Receive { lent, declined, arrived, .. } = &mut self.side else { return };
+        (*lent, *declined) = (None, true);
+        let offset = *arrived as u64;
+        let declined = Header { flags: POINT, offset, ..self.header(Kind::Declined, number) };
         io.control(self.world(), Outgoing::control(declined));
     }
 
@@ -254,14 +254,16 @@ impl Point {
         Ok(())
     }
 
-    /// The receiver can't map what the message is lent in: it is sent as others are.
-    pub(crate) fn declined(&mut self, io: &mut Io) -> Result<(), String> {
-        let world = self.world();
-        let Side::Send { queued, lends, .. } = &mut self.side else {
+    /// The receiver can't read further than `upto` in what is lent: the rest is sent as others are.
+    pub(crate) fn declined(&mut self, upto: u64, io: &mut Io) -> Result<(), String> {
+        let (world, bytes) = (self.world(), self.raw().len());
+        let Side::Send { queued, done, lends, .. } = &mut self.side else {
             return Err("declines a receive".into());
         };
+        let upto = usize::try_from(upto).ok().filter(|upto| *upto < bytes);
+        let upto = upto.ok_or("declines a message that is read")?;
         let loan = lends.take().ok_or("declines a message that is not lent")?;
-        *queued = 0;
+        (*queued, *done) = (upto, upto);
         io.decline(world, loan)
     }
 

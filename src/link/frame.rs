@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     Lend = 18,
     /// The receiver has read it up to `offset`.
     Taken = 19,
-    /// The receiver can't map the segment in which message `item` is lent: it is to be sent.
+    /// The receiver can't read further than `offset` where message `item` is lent: the rest is to be sent.
     Declined = 20,
 }
 

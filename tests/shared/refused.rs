@@ -17,6 +17,8 @@ use super::{all_kinds_waiting, join, say_links};
 const HOW: &str = "HCOMM_TEST_REFUSED";
 const BY_FILTER: &str = "it may not call";
 const BY_HIDING: &str = "nobody may read it";
+/// The ranks that are kept from it only once they have read.
+const LATER: &str = "HCOMM_TEST_REFUSED_LATER";
 
 /// Says what it may read of the others, works with what is too large to be copied where it can be read, and says how it has
 /// reached them.
@@ -31,9 +33,26 @@ pub fn work_and_read() {
     say_what_is_read(&mut comm);
     all_kinds_waiting(&mut comm);
     assert_usable(&mut comm);
+    if let Ok(ranks) = std::env::var(LATER) {
+        let me = comm.rank().0.to_string();
+        work_refused(&mut comm, ranks.split(',').any(|rank| rank == me));
+    }
     say(&format!("afterwards {}", serde_json::to_string(&comm.links()).unwrap()));
     comm.close().wait().unwrap();
     say("done");
+}
+
+/// Goes on when the system has begun to refuse some of them.
+fn work_refused(comm: &mut Communicator, is_refused: bool) {
+    let pulled = |comm: &Communicator| comm.links().iter().map(|link| link.pulled_bytes).sum::<u64>();
+    if is_refused {
+        deny_reading();
+    }
+    let before = pulled(comm);
+    comm.barrier().wait().unwrap();
+    all_kinds_waiting(comm);
+    assert_usable(comm);
+    assert_eq!(pulled(comm) == before, is_refused, "who may read reads, and nobody else");
 }
 
 /// For each other rank, whether this process can read a number there: asked of the system itself.
@@ -147,6 +166,23 @@ fn who_may_not_read_is_sent_copies() {
                 "{unhappy:?}: {rank} {reads:?}"
             );
         }
+    }
+}
+
+/// A program may drop what it may do when it has begun: nothing waits for what is refused from then on.
+#[test]
+fn who_may_not_read_any_more_is_sent_copies() {
+    if !can_be_refused() {
+        return say("skipped: the system lets nobody read, or keeps nobody from it");
+    }
+    for (n, unhappy) in [(2, &[0_usize][..]), (2, &[0, 1]), (3, &[1])] {
+        let ranks = unhappy.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let later = |_: usize| {
+            let mut command = own();
+            command.env(LATER, &ranks);
+            command
+        };
+        assert!(assert_all_work(n, later).concat().iter().all(|reads| *reads), "all have read");
     }
 }
 

@@ -95,14 +95,23 @@ impl Run {
         Ok(())
     }
 
-    /// The receiver can't map what message `message` is lent in: it is sent as others are.
-    pub(crate) fn declined(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
+    /// The receiver can't read further than `upto` in what message `message` is lent in: the rest is sent as others are.
+    pub(crate) fn declined(
+        &mut self,
+        from: usize,
+        message: u32,
+        upto: u64,
+        io: &mut Io,
+    ) -> Result<(), String> {
         let index = self.program.outgoing(from, message).ok_or(super::NOT_IN_PLAN)?;
         let step = &mut self.steps[index];
-        let lent = step.lends.take_if(|_| step.queued > 0 && step.done == 0);
-        let loan = lent.ok_or("declines a message that is not lent, or is read")?;
-        (step.lent, step.queued) = (false, 0);
-        step.eager = step.raw.len() <= EAGER_MAX;
+        let upto = usize::try_from(upto).unwrap_or(usize::MAX);
+        let size = self.head.desc.dtype.size();
+        let is_eager = step.raw.len() <= EAGER_MAX;
+        let is_left = (step.done..=step.queued).contains(&upto) && upto < step.raw.len();
+        let fits = step.queued > 0 && is_left && upto.is_multiple_of(size) && (upto == 0 || !is_eager);
+        let loan = step.lends.take_if(|_| fits).ok_or("declines a message that is not lent, or is read")?;
+        (step.lent, step.queued, step.done, step.eager) = (false, upto, upto, is_eager);
         io.decline(self.head.members[from] as usize, loan)
     }
 
@@ -162,7 +171,10 @@ impl Run {
             Here::Yes => Some(lent.readable),
             Here::NotYet => None,
             Here::Never => {
-                self.decline(program, input, peer, io);
+                // Else word of more may be on its way.
+                if lent.readable > self.steps[program.inputs[input].step].done {
+                    self.decline(program, input, peer, io);
+                }
                 None
             }
         }
@@ -170,9 +182,11 @@ impl Run {
 
     /// An input can't be read where it lies: its sender is to send it.
     fn decline(&mut self, program: &Program, input: usize, peer: usize, io: &mut Io) {
+        let done = self.steps[program.inputs[input].step].done;
         let state = &mut self.inputs[input];
-        (state.lent, state.declined) = (None, true);
+        (state.lent, state.declined, state.arrived, state.granted) = (None, true, done, done);
         let mut header = Header::new(Kind::Declined, self.head.channel_id, self.head.seq);
+        header.offset = done as u64;
         header.item = u32::from(program.inputs[input].message);
         header.digest = self.head.digest;
         io.control(peer, Outgoing::control(header));

@@ -38,9 +38,15 @@ fn lend(liar: &mut Liar, begun: &Begun, segment: u32, upto: usize) -> Grant {
 
 /// Says that the broadcast can't be read where it lies.
 fn decline(liar: &mut Liar, begun: &Begun) {
+    decline_after(liar, begun, 0);
+}
+
+/// The same, after so many bytes were read.
+fn decline_after(liar: &mut Liar, begun: &Begun, upto: usize) {
+    let header = Header { offset: upto as u64, ..begun.header(Kind::Declined) };
     let header = match begun.call {
-        Call::PointSend(_) => Header { flags: POINT, ..begun.header(Kind::Declined) },
-        _ => Header { item: begun.sent()[0], ..begun.header(Kind::Declined) },
+        Call::PointSend(_) => Header { flags: POINT, ..header },
+        _ => Header { item: begun.sent()[0], ..header },
     };
     liar.send(Fast, header, &[]);
 }
@@ -160,6 +166,24 @@ const DECLINED: &[Lie] = &[
         Lost("exceeds 0"),
     ),
     (
+        "all of a message",
+        Call::Send(LARGE),
+        |liar, begun| decline_after(liar, begun, begun.bytes()),
+        Lost("not lent, or is read"),
+    ),
+    (
+        "within an element",
+        Call::Send(LARGE),
+        |liar, begun| decline_after(liar, begun, 402),
+        Lost("not lent, or is read"),
+    ),
+    (
+        "more than there is",
+        Call::Send(LARGE),
+        |liar, begun| decline_after(liar, begun, usize::MAX),
+        Lost("not lent, or is read"),
+    ),
+    (
         "a message that it has not accepted",
         Call::PointSend(LARGE),
         |liar, begun| decline(liar, begun),
@@ -179,7 +203,15 @@ fn what_is_declined_was_lent() {
 /// Whoever can't map a segment is sent what lies in it, from then on.
 #[test]
 fn what_is_declined_is_sent() {
-    for call in [Call::Send(LARGE), Call::Send(5000), Call::PointSend(LARGE), Call::PointSend(20_000)] {
+    let calls = [
+        (Call::Send(LARGE), 0),
+        (Call::Send(LARGE), 400_000),
+        (Call::Send(5000), 0),
+        (Call::PointSend(LARGE), 0),
+        (Call::PointSend(LARGE), 400_000),
+        (Call::PointSend(20_000), 0),
+    ];
+    for (call, read) in calls {
         watched("declined", move || {
             let mut scene = lending();
             let begun = scene.begin(call);
@@ -190,8 +222,8 @@ fn what_is_declined_is_sent() {
             let Lent { slot, number, .. } = Lent::decode(&said).unwrap();
             let grant = Grant { slot, number };
             assert!(far(&mut scene.liar).stands(grant));
-            decline(&mut scene.liar, &begun);
-            take_sent(&mut scene, &begun);
+            decline_after(&mut scene.liar, &begun, read);
+            take_sent_from(&mut scene, &begun, read);
             assert!(!far(&mut scene.liar).stands(grant));
             // All that is left of that segment.
             let next = scene.begin(Call::Send(5000));
@@ -203,6 +235,11 @@ fn what_is_declined_is_sent() {
 
 /// Takes a message as one that is not lent, and ends it.
 fn take_sent(scene: &mut Scene, begun: &Begun) {
+    take_sent_from(scene, begun, 0);
+}
+
+/// The same of one that was read so far.
+fn take_sent_from(scene: &mut Scene, begun: &Begun, read: usize) {
     let (kind, class) = match begun.call {
         Call::PointSend(_) => (Kind::Body, if begun.bytes() > EAGER_MAX { Bulk } else { Fast }),
         _ if begun.bytes() <= EAGER_MAX => (Kind::Data, Fast),
@@ -213,10 +250,12 @@ fn take_sent(scene: &mut Scene, begun: &Begun) {
         }
     };
     let mut came = Vec::new();
-    while came.len() < begun.bytes() {
-        came.extend(scene.liar.read_kind(class, kind).1);
+    while came.len() < begun.bytes() - read {
+        let (header, bytes) = scene.liar.read_kind(class, kind);
+        assert_eq!(header.offset, (read + came.len()) as u64);
+        came.extend(bytes);
     }
-    assert!(came == 1f32.to_le_bytes().repeat(begun.bytes() / 4));
+    assert!(came == 1f32.to_le_bytes().repeat((begun.bytes() - read) / 4));
     assert_eq!(scene.end(begun).unwrap().len(), begun.bytes() / 4);
 }
 

@@ -106,6 +106,8 @@ pub(crate) struct Reach {
     /// By what its other memory is read, if it can be; and whether it can read this process's.
     process: Option<Process>,
     is_read: bool,
+    /// The system does not let this one read there any more.
+    refused: bool,
 }
 
 /// A segment of this process, as the other one has it.
@@ -154,6 +156,7 @@ impl Reach {
             socket,
             process,
             is_read,
+            refused: false,
         }
     }
 
@@ -188,8 +191,13 @@ impl Reach {
         self.free.pop().map(|slot| Loan { grant: self.lent.now(slot), segment: None })
     }
 
-    /// The other process can't map what this is lent in, and is lent nothing of it any more. Says whether that can be.
+    /// The other process can't map what this is lent in, or can't read what is in no segment, and is lent nothing of it any more.
+    /// Says whether that can be.
     pub(crate) fn decline(&mut self, loan: Loan) -> bool {
+        if loan.segment.is_none() {
+            self.is_read = false;
+            return true;
+        }
         let sent = self.next - self.to_hand.len() as u32;
         let of = |handed: &&mut Handed| loan.segment == Some(handed.number) && handed.number < sent;
         self.handed.values_mut().find(of).map(|handed| handed.declined = true).is_some()
@@ -209,6 +217,17 @@ impl Reach {
     /// The other process, if its memory can be read where it is not mapped.
     pub(crate) fn process(&self) -> Option<Process> {
         self.process
+    }
+
+    /// The system refuses to read there, which it allowed before. Told once.
+    pub(crate) fn refuse(&mut self, peer: usize, error: Errno) {
+        if !std::mem::replace(&mut self.refused, true) {
+            tracing::warn!(peer, %error, "memory of another process can't be read any more; it is copied by both instead");
+        }
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
     }
 
     /// Whether the other process has ended. What was read of its memory by its number before was its own, if it has not.
