@@ -32,6 +32,7 @@ mod direct;
 mod dispute;
 mod doubtful;
 mod due;
+mod endings;
 mod exchange;
 pub(crate) mod family;
 mod fifos;
