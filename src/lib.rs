@@ -121,7 +121,7 @@ pub use rank::{Rank, Seq, Tag};
 /// Its types are element types and buffers here; `half::f16` of another version is another type.
 pub use {bytes, half};
 
-/// The instruction set that reductions use on this machine, for reports: "avx2", "sse2", "neon" or "baseline".
+/// The instruction set that reductions use on this machine, for reports: "avx512", "avx2", "sse2", "neon" or "baseline".
 pub fn instruction_set() -> &'static str {
     kernel::level()
 }

@@ -78,6 +78,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/buffer/raw.rs",
     "src/buffer/segment.rs",
     "src/kernel/avx2.rs",
+    "src/kernel/avx512.rs",
     "src/kernel/lane.rs",
     "src/kernel/mod.rs",
     "src/kernel/narrow.rs",

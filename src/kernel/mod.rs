@@ -3,7 +3,7 @@
 //! The only entry is [`reduce`]; run-time dispatch picks the instruction set once per process.
 //!
 //! - `sweep`: the one loop over memory; what an instruction set provides; the baseline.
-//! - `avx2`: the other instruction set. AVX-512 needs Rust 1.89.
+//! - `avx2`, `avx512`: the other instruction sets.
 //! - `lane`: how elements are widened for arithmetic and narrowed again, and the reductions of one element.
 //! - `narrow`: `f16` and `bf16`, widened to `f32`, combined over all sources, divided, and rounded once.
 //!
@@ -16,6 +16,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod lane;
 mod narrow;
 mod sweep;
@@ -121,6 +123,13 @@ fn available() -> Vec<Dispatch> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
         levels.push(Dispatch::of::<avx2::Avx2>());
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            levels.push(Dispatch::of::<avx512::Avx512>());
+        }
     }
     levels
 }
