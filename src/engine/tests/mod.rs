@@ -17,6 +17,7 @@ mod lend;
 mod lent;
 mod lies;
 mod meet;
+mod near;
 mod payload;
 mod segments;
 mod shared;

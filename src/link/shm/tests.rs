@@ -14,7 +14,7 @@ use super::reach::{Grant, Grants};
 use super::ring::{Head, Reader, Writer};
 use super::words::WORD;
 use crate::link::Class;
-use crate::link::frame::{HEADER_BYTES, Header};
+use crate::link::frame::{HEADER_BYTES, Header, Kind};
 
 #[derive(Debug)]
 pub(crate) struct Far {
@@ -25,6 +25,8 @@ pub(crate) struct Far {
     sleeper: Sleeper,
     lent: Grants,
     borrowed: Grants,
+    /// Frames written that are no payload, by class.
+    notices: [u64; 2],
     ends: Ends,
 }
 
@@ -78,6 +80,7 @@ impl Far {
             sleeper: ends.sleeper(),
             lent,
             borrowed,
+            notices: [0; 2],
             ends,
         }
     }
@@ -89,11 +92,31 @@ impl Far {
 
     /// Publishes a frame, whatever its header says, and does not ring.
     pub(crate) fn publish(&mut self, class: Class, header: &[u8; HEADER_BYTES], payload: &[u8]) {
+        if !Header::decode(header).is_ok_and(|header| matches!(header.kind, Kind::Data | Kind::Eager)) {
+            self.tell_notices(class, self.notices[class as usize] + 1);
+        }
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at * WORD + byte]));
         let head: Head = std::array::from_fn(word);
         let writer = &mut self.writers[class as usize];
         writer.payload(payload.len()).copy_from_slice(payload);
         writer.publish(&head, payload.len());
+    }
+
+    /// Says that it has written so many frames that are no payload.
+    pub(crate) fn tell_notices(&mut self, class: Class, count: u64) {
+        self.notices[class as usize] = count;
+        let [(words, at), _] = self.ends.notices(class);
+        words.at(at).store(count, Ordering::Release);
+    }
+
+    /// Writes a frame as far as this part of its payload, and says that so many bytes of that are there.
+    pub(crate) fn write_ahead(&mut self, class: Class, header: &Header, payload: &[u8], told: usize) {
+        let header = header.encode();
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at * WORD + byte]));
+        let head: Head = std::array::from_fn(word);
+        let writer = &mut self.writers[class as usize];
+        writer.payload(payload.len()).copy_from_slice(payload);
+        writer.tell_ahead(&head, told);
     }
 
     /// The first frame of a ring gets another header.
