@@ -79,12 +79,6 @@ impl AtomicUsize {
     }
 }
 
-impl AtomicU64 {
-    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_add(value, order)
-    }
-}
-
 /// A lock that may be found taken although it has just been released: an attempt that fails is a plain load, which may
 /// be late.
 #[derive(Debug)]

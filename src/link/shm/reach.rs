@@ -353,7 +353,7 @@ impl Reach {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(hcomm_loom)))]
     pub(crate) fn mapped(&self) -> usize {
         self.segments.len()
     }
