@@ -182,9 +182,10 @@ impl Core {
         !self.has_sockets
     }
 
-    /// Whether nothing is in flight, nor waits to leave.
+    /// Whether nothing is in flight, nor waits to begin or to leave.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.state.live == 0 && self.state.io.outbox.is_empty() && !self.state.io.has_mail() && !self.writable
+        let State { live, room, io, .. } = &self.state;
+        *live == 0 && room.delayed == 0 && io.outbox.is_empty() && !io.has_mail() && !self.writable
     }
 
     /// The next look is at the poll set, whatever is quiet.

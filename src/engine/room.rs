@@ -95,7 +95,7 @@ pub(crate) struct Room {
     share: usize,
     used: Need,
     /// Collectives that wait to begin.
-    delayed: usize,
+    pub(super) delayed: usize,
     /// When the first of them is due; `None` where that is not known.
     pub(super) due: Option<Instant>,
 }
