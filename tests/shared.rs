@@ -7,8 +7,6 @@ mod common;
 mod events;
 #[path = "shared/hosts.rs"]
 mod hosts;
-#[path = "shared/huge.rs"]
-mod huge;
 #[path = "shared/jobs.rs"]
 mod jobs;
 #[path = "shared/lender.rs"]

@@ -33,6 +33,8 @@ const SILENT: u32 = 64;
 /// Where all that comes shows in memory, the poll set tells of ended processes only, who waits for one asks it before he
 /// sleeps, and it is asked otherwise once in so many looks.
 const SELDOM: u32 = 1024;
+/// Of so many calls that are over at once, in a row, one is followed by a turn: others may have something to say.
+const OVERS: u32 = 64;
 /// For so long at most, swaps keep others from being read.
 const PAST: Duration = Duration::from_millis(1);
 
@@ -53,6 +55,8 @@ pub(crate) struct Core {
     pub(super) quiet: u32,
     /// The next look asks the poll set in any case.
     asks: bool,
+    /// Calls that were over at once.
+    overs: u32,
     /// When the poll set was asked last.
     pub(super) asked_at: Instant,
     /// Where vectors come that are swapped, aligned for any element.
@@ -106,6 +110,7 @@ impl Core {
             fabric: wires.fabric,
             quiet: 0,
             asks: false,
+            overs: 0,
             asked_at: now,
             window: Vec::new(),
             sides: Vec::new(),
@@ -182,10 +187,17 @@ impl Core {
         !self.has_sockets
     }
 
-    /// Whether nothing is in flight, nor waits to begin or to leave.
-    pub(super) fn is_at_rest(&self) -> bool {
+    /// After a call that is over: whether nothing is in flight, nor waits to begin or to leave, and others have been looked at
+    /// not long ago.
+    pub(super) fn may_rest(&mut self) -> bool {
+        self.overs = self.overs.wrapping_add(1);
         let State { live, room, io, .. } = &self.state;
-        *live == 0 && room.delayed == 0 && io.outbox.is_empty() && !io.has_mail() && !self.writable
+        !self.overs.is_multiple_of(OVERS)
+            && *live == 0
+            && room.delayed == 0
+            && io.outbox.is_empty()
+            && !io.has_mail()
+            && !self.writable
     }
 
     /// The next look is at the poll set, whatever is quiet.

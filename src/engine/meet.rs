@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::call::{Op, Request, Work};
+use super::channel::Channel;
 use super::direct::{Direct, Part};
 use super::run::SLICE;
 use super::state::{Flight, State, recycle};
@@ -93,16 +94,20 @@ impl State {
     /// Whether nothing stands in the way of a call that its peers could be at, too.
     fn can_meet(&self, request: &Request) -> bool {
         let Work::Collective(program) = &request.work else { return false };
-        let Some(channel) = &self.channels[request.channel] else { return false };
+        let Some(channel) = self.way(request).filter(|_| program.direct.is_some()) else { return false };
         let ranks = channel.members.len();
-        program.direct.is_some()
-            && self.live == 0
-            && request.parts.raw().len() <= SLICE * ranks
-            && channel.is_at_rest()
+        request.parts.raw().len() <= SLICE * ranks
             && channel.standing.is_ready(ranks)
             && !self.io.has_mail()
             && self.io.hub.as_ref().is_some_and(|hub| hub.inbox_is_empty(self.io.me))
-            && self.departed(request).is_none()
+    }
+
+    /// The communicator of a collective that may be over before it returns: nothing else is in flight or waits to leave, and
+    /// nothing is known that it would have to be told, or that it lacks somebody.
+    pub(super) fn way(&self, request: &Request) -> Option<&Channel> {
+        let channel = self.channels[request.channel].as_ref()?;
+        let is_free = self.live == 0 && channel.is_at_rest() && self.io.outbox.is_empty();
+        (is_free && self.departed(request).is_none()).then_some(channel)
     }
 
     /// Goes on with a call that has met nobody.

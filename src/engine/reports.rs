@@ -70,7 +70,7 @@ impl State {
     /// A poll that nobody has dated was now, or since the last that was: the program is not said to be away longer than it is.
     pub(super) fn date_poll(&mut self) {
         if std::mem::take(&mut self.polled_since) {
-            self.polled_at = self.now;
+            self.polled_at = self.polled_at.max(self.now);
         }
     }
 

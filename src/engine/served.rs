@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::shared::Shared;
+use super::state::STALL;
 use super::watch::Watch;
 
 impl Shared {
@@ -27,7 +28,8 @@ impl Shared {
                 core.state.polled_at = core.state.polled_at.max(now);
                 drive = true;
             }
-            if drive {
+            // Who makes only calls that are over at once asks it rarely.
+            if drive || now.saturating_duration_since(core.asked_at) >= STALL {
                 core.state.now = now;
                 core.collect();
                 self.begin_submitted(&mut core);

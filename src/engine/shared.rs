@@ -359,7 +359,7 @@ impl Shared {
             let now = self.clock.now();
             at = Some(now);
             core.state.now = now;
-            core.state.polled_at = now;
+            (core.state.polled_at, core.state.polled_since) = (now, false);
             if let Some(hub) = &self.hub {
                 self.seen.store(hub.news(self.me), Ordering::Relaxed);
             }
@@ -371,7 +371,7 @@ impl Shared {
                 *call = Some(Submitted::Flying(op));
                 // What it waited for had come before. What has come since is left where it is: kept for later, it would have to be
                 // copied, and the next call could not take it from there.
-                if over && core.is_at_rest() && !self.is_asked() {
+                if over && !self.is_asked() && core.may_rest() {
                     moved = true;
                     return self.unlock_and_wake(core);
                 }
@@ -403,7 +403,7 @@ impl Shared {
         let over = matches!(begun, Submitted::Over(_));
         **submitted = Some(begun);
         *call = None;
-        over && core.is_at_rest()
+        over && core.may_rest()
     }
 
     /// With ranks of this process.

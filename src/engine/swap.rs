@@ -108,15 +108,9 @@ impl Core {
         let [send] = program.exchange.as_ref()?.sends.as_slice() else { return None };
         let [input] = program.inputs.as_slice() else { return None };
         let (state, bytes) = (&self.state, request.parts.raw().len());
-        let channel = state.channels[request.channel].as_ref()?;
+        let channel = state.way(request)?;
         let peer = channel.members[send.to] as usize;
-        let is_free = bytes <= SMALL
-            && state.live == 0
-            && channel.is_at_rest()
-            && state.io.outbox.is_empty()
-            && state.io.via(peer) == Via::Stream
-            && state.io.has_eager(peer, bytes)
-            && state.departed(request).is_none();
+        let is_free = bytes <= SMALL && state.io.via(peer) == Via::Stream && state.io.has_eager(peer, bytes);
         let call = (channel.id, request.seq, request.digest);
         let (sent, mut due) = (header(call, send.message), header(call, input.message));
         due.length = bytes as u32;

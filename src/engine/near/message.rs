@@ -68,7 +68,7 @@ impl Core {
         let waits = self.state.live == 0 && self.is_clear();
         let sleeps = !waits || self.neighbours.sleeps(peer);
         if !self.await_message(peer, &due, raw, self.near_looks(raw.len(), sleeps, policy)) {
-            if waits {
+            if !sleeps {
                 self.state.meetings.met(false);
             }
             return None;

@@ -122,10 +122,13 @@ impl Core {
     /// Takes a frame that was used where it lies.
     fn take_near(&mut self, peer: usize, due: &Header) -> Result<(), Broken> {
         let link = self.links[peer].as_mut().and_then(|pair| pair.fast.shm_mut());
-        let Some(consumed) = link.map(|conn| conn.receive_past(due)).transpose()? else {
+        let Some((consumed, tells)) = link.map(|conn| conn.receive_past(due)).transpose()? else {
             return Ok(());
         };
         let (io, bytes) = (&mut self.state.io, due.length as usize);
+        if tells {
+            io.call(peer);
+        }
         io.returned(peer, consumed).map_err(Broken::Protocol)?;
         io.receive_eager(peer, bytes).map_err(Broken::Protocol)?;
         io.consume_eager(peer, bytes);
@@ -135,7 +138,7 @@ impl Core {
     /// A call goes on in flight: from now on its time counts.
     fn begin_flight(&mut self, clock: &Clock) {
         self.state.now = clock.now();
-        self.state.polled_at = self.state.now;
+        (self.state.polled_at, self.state.polled_since) = (self.state.now, false);
     }
 
     fn over_near(&mut self, request: &mut Request) -> Submitted {

@@ -115,19 +115,16 @@ impl Core {
     }
 
     fn can_walk(&self, request: &Request, program: &Program) -> bool {
-        let state = &self.state;
-        let Some(channel) = state.channels[request.channel].as_ref() else { return false };
-        let is_open = |rank: &usize| self.is_near(channel.members[*rank] as usize);
+        let Some(channel) = self.state.way(request) else { return false };
+        // What one of whom it gets nothing has said may be that the call is given up.
+        let is_open = |peer: &u32| *peer as usize == self.state.io.me || self.is_near(*peer as usize);
         let (dtype, bytes) = (request.desc.dtype, request.parts.raw().len());
         let partition = program.partition(dtype.elements(bytes));
         let is_small = |step: &Step| partition.elements(step.range).len() * dtype.size() <= EAGER_MAX;
         bytes <= BYTES_MAX
             && program.steps.iter().all(is_small)
-            && state.live == 0
-            && channel.is_at_rest()
             && self.is_clear()
-            && program.straight.iter().flat_map(|straight| &straight.peers).all(is_open)
-            && state.departed(request).is_none()
+            && channel.members.iter().all(is_open)
     }
 
     /// Does what can be done, for as long as it may take.
@@ -138,7 +135,7 @@ impl Core {
         policy: SpinPolicy,
     ) -> Result<(), (usize, Broken)> {
         self.begin_near(request);
-        let mut looks = None;
+        let (mut looks, mut asleep) = (None, false);
         loop {
             let before = walk.done;
             for index in 0..walk.program.steps.len() {
@@ -158,11 +155,13 @@ impl Core {
             }
             let looks = looks.get_or_insert_with(|| {
                 let sleeps = |rank: &usize| self.neighbours.sleeps(walk.peer(*rank));
-                let asleep = walk.straight.peers.iter().any(sleeps);
+                asleep = walk.straight.peers.iter().any(sleeps);
                 self.near_looks(walk.raw.len(), asleep, policy)
             });
             if !looks.pause(&self.neighbours, walk.straight.peers.iter().map(|rank| walk.peer(*rank))) {
-                self.state.meetings.met(false);
+                if !asleep {
+                    self.state.meetings.met(false);
+                }
                 return Ok(());
             }
         }

@@ -45,7 +45,9 @@ impl Core {
         self.begin_near(request);
         let asleep = sides.iter().any(|side| self.neighbours.sleeps(side.peer));
         let met = self.await_near(&sides, self.near_looks(raw.len(), asleep, policy));
-        self.state.meetings.met(met);
+        if met || !asleep {
+            self.state.meetings.met(met);
+        }
         let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
         self.sides = sides;
         if met && problem.is_ok() {
@@ -63,18 +65,13 @@ impl Core {
 
     /// Whether nothing stands in the way of a call of ranks that all share memory.
     fn can_be_near(&self, request: &Request, shape: &Shape) -> bool {
-        let (state, bytes) = (&self.state, request.parts.raw().len());
-        let Some(channel) = state.channels[request.channel].as_ref() else { return false };
+        let bytes = request.parts.raw().len();
+        let Some(channel) = self.state.way(request) else { return false };
         let is_open = |send: &Send| {
             let peer = channel.members[send.to] as usize;
             self.is_near(peer) && self.has_near_room(peer, bytes)
         };
-        bytes <= EAGER_MAX
-            && state.live == 0
-            && channel.is_at_rest()
-            && self.is_clear()
-            && shape.sends.iter().all(is_open)
-            && state.departed(request).is_none()
+        bytes <= EAGER_MAX && self.is_clear() && shape.sends.iter().all(is_open)
     }
 
     fn find_sides(&self, request: &Request, program: &Program, shape: &Shape, sides: &mut Vec<Side>) {

@@ -23,6 +23,8 @@ fn near_call(
     let shared = scene.engine.shared.clone();
     let submitted = shared.with_core(|core| {
         core.state.now = shared.clock.now();
+        // Whoever else drove just now may have left them to the next turn.
+        shared.begin_submitted(core);
         core.turn(true);
         core.state.meetings = Meetings::default();
         act(&mut scene.liar, &begun);
@@ -364,5 +366,70 @@ fn a_message_that_does_not_fit_is_told() {
         assert!(submitted.is_none(), "{submitted:?}");
         let error = scene.end(&begun).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    });
+}
+
+/// A rank that waits for room in the ring is rung for when there is some, also by a call that takes no turn.
+#[test]
+fn who_waits_for_room_is_rung_for() {
+    watched("room", || {
+        let mut scene = Scene::beside();
+        far(&mut scene.liar).sleep();
+        for _ in 0..2 {
+            let (_, submitted) = near_call(&mut scene, Call::Receive(MANY), send_all);
+            assert_over(submitted, &[2f32; MANY]);
+        }
+        while far(&mut scene.liar).rung() > 0 {}
+        // What was sent rang for what was announced by then.
+        far(&mut scene.liar).sleep();
+        for _ in 0..2 {
+            let (_, submitted) = near_call(&mut scene, Call::Receive(MANY), send_all);
+            assert_over(submitted, &[2f32; MANY]);
+        }
+        scene.engine.shared.drive();
+        assert!(far(&mut scene.liar).rung() > 0, "nobody rings");
+    });
+}
+
+/// Also of calls that are over at once there is no end before others are looked at.
+#[test]
+fn calls_that_are_over_at_once_leave_nothing_unread_for_long() {
+    watched("unread", || {
+        let mut scene = Scene::beside();
+        scene.liar.send(Bulk, Header::new(Kind::Bye, 0, 0), &[]);
+        let shared = scene.engine.shared.clone();
+        // The service thread would read it as well, and is not meant here.
+        let is_read = || shared.with_core(|core| core.links[1].as_ref().unwrap().bulk.said_bye());
+        for _ in 0..64 {
+            let (_, request) = scene.request(Call::PointSend(COUNT), Parts::from_vec(vec![1f32; COUNT]));
+            drop(scene.engine.submit(request));
+        }
+        assert!(is_read());
+    });
+}
+
+/// A call that is given up by a rank that it gets nothing from is none that goes well.
+#[test]
+fn what_was_given_up_by_a_third_rank_is_told_first() {
+    watched("three ranks", || {
+        let ([near, root], [other, leaf]) = (Ends::both(), Ends::both());
+        let peers = vec![PeerLink::Myself, PeerLink::Shm(near), PeerLink::Shm(other)];
+        let mut scene = Scene::with(0, peers, link().1);
+        let (mut root, mut leaf) = (Far::new(root), Far::new(leaf));
+        let (begun, mut request) = scene.request(Call::Place(COUNT), Parts::from_vec(vec![1f32; COUNT]));
+        let mut header = eager(begun.data(false, 0));
+        header.length = COUNT as u32 * 4;
+        let shared = scene.engine.shared.clone();
+        let submitted = shared.with_core(|core| {
+            root.publish(Fast, &header.encode(), &2f32.to_le_bytes().repeat(COUNT));
+            let cause = encode(&Cause::Cancelled);
+            let abort = Header { length: cause.len() as u32, ..begun.header(Kind::Abort) };
+            leaf.publish(Fast, &abort.encode(), &cause);
+            let record = || begun.op.clone();
+            core.near(&mut request, Terms { policy: SpinPolicy::Look, clock: &shared.clock, record })
+        });
+        assert!(submitted.is_none(), "{submitted:?}");
+        let begun = Begun { op: flying(scene.engine.submit(request)), ..begun };
+        assert!(matches!(scene.end(&begun).unwrap_err(), Error::Aborted { .. }));
     });
 }

@@ -184,8 +184,12 @@ pub(super) const MESSAGES: &[Lie] = &[
         "an offer is accepted twice",
         Call::PointSend(LARGE),
         |liar, begun| {
-            liar.send(Fast, begun.header(Kind::Accept), &[]);
-            liar.send(Fast, begun.header(Kind::Accept), &[]);
+            // At once: else the message may be over when the second one comes.
+            let twice = [(); 2].map(|()| liar.frame(Fast, begun.header(Kind::Accept), &[]));
+            match liar.far {
+                Some(_) => twice.iter().for_each(|frame| liar.raw(Fast, frame)),
+                None => liar.raw(Fast, &twice.concat()),
+            }
         },
         Lost("accepts"),
     ),

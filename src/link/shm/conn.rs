@@ -327,9 +327,10 @@ impl Conn {
         self.reader.payload(bytes)
     }
 
-    /// Takes a frame that is [there](Self::holds). Returns how many eager bytes its sender has consumed.
+    /// Takes a frame that is [there](Self::holds). Returns how many eager bytes its sender has consumed, and whether he is told of
+    /// room, for which he may sleep.
     #[inline]
-    pub(crate) fn receive_past(&mut self, due: &Header) -> Result<u64, Broken> {
+    pub(crate) fn receive_past(&mut self, due: &Header) -> Result<(u64, bool), Broken> {
         // Its sender can write to it still.
         let Some(head) = self.reader.peek().filter(|head| head[..STAMPS] == words(due)[..STAMPS]) else {
             return Err(Broken::Protocol("a frame that has become another one".into()));
@@ -338,8 +339,8 @@ impl Conn {
         self.numbers.has_received(&header, false).map_err(Broken::Protocol)?;
         let length = header.length as usize;
         self.numbers.traffic.received_bytes += (HEADER_BYTES + length) as u64;
-        self.reader.advance(length);
-        Ok(header.consumed)
+        let tells = self.reader.advance(length);
+        Ok((header.consumed, tells))
     }
 
     /// The operation is over: its memory is not touched again. Returns the lent bytes that will not leave.

@@ -212,7 +212,8 @@ impl Reader {
         if written == 0 || !first.iter().enumerate().skip(1).all(is_it) {
             return 0;
         }
-        usize::try_from(written).unwrap_or(bytes).min(bytes)
+        // In whole pieces, as an honest writer tells it: who tells less at a time makes nobody look longer.
+        usize::try_from(written).map_or(bytes, |written| written / PIECE * PIECE).min(bytes)
     }
 
     /// How much payload of the next frame its writer says is there.
@@ -229,14 +230,16 @@ impl Reader {
         fits.then(|| self.ring.words.raw(self.ring.word(self.head) * WORD + LINE, bytes))
     }
 
-    /// The next frame, with so much payload, was read.
+    /// The next frame, with so much payload, was read. Says whether the writer is told, who may wait for room.
     #[inline]
-    pub(super) fn advance(&mut self, payload: usize) {
+    pub(super) fn advance(&mut self, payload: usize) -> bool {
         self.head += frame_bytes(payload);
         // Not for every frame: the writer looks at it only where it finds no room.
-        if self.head - self.told >= self.ring.bytes / 4 {
+        let tells = self.head - self.told >= self.ring.bytes / 4;
+        if tells {
             self.tell();
         }
+        tells
     }
 
     /// Tells the writer how far it has read.

@@ -1,11 +1,14 @@
-//! Huge pages that the system has set aside: segments take them as long as there are enough, and give them back.
+//! Huge pages that the system has set aside: segments take them as long as there are enough, and give them back. Alone in its
+//! program, since all tests beside it would take them as well.
+
+mod common;
 
 use std::time::{Duration, Instant};
 
 use hcomm::{Rank, ReduceOp};
 
-use super::common::processes::say;
-use super::common::{GENEROUS, Link, connect, run};
+use common::processes::say;
+use common::{GENEROUS, Link, connect, run};
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const PAGE_BYTES: usize = 2 << 20;
