@@ -13,7 +13,7 @@ use crate::link::frame::{Header, Kind, Lent, Outgoing};
 use crate::link::shm::Loan;
 
 /// Less than this is copied: that takes one frame, and lending three.
-const LEND_MIN: usize = 16 << 10;
+const LEND_MIN: usize = 32 << 10;
 
 /// A message that another process lends.
 #[derive(Debug)]

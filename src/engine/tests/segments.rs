@@ -206,7 +206,7 @@ fn what_is_declined_is_sent() {
     let calls = [
         (Call::Send(LARGE), 0),
         (Call::Send(LARGE), 400_000),
-        (Call::Send(5000), 0),
+        (Call::Send(10_000), 0),
         (Call::PointSend(LARGE), 0),
         (Call::PointSend(LARGE), 400_000),
         (Call::PointSend(20_000), 0),
@@ -226,7 +226,7 @@ fn what_is_declined_is_sent() {
             take_sent_from(&mut scene, &begun, read);
             assert!(!far(&mut scene.liar).stands(grant));
             // All that is left of that segment.
-            let next = scene.begin(Call::Send(5000));
+            let next = scene.begin(Call::Send(10_000));
             take_sent(&mut scene, &next);
             scene.assert_usable();
         });

@@ -204,7 +204,7 @@ fn grants_are_taken_back_and_used_again() {
 fn what_can_t_be_lent_is_sent() {
     watched("many at once", || {
         let mut scene = lending();
-        let all: Vec<Begun> = (0..260).map(|_| scene.begin(Call::Send(5000))).collect();
+        let all: Vec<Begun> = (0..260).map(|_| scene.begin(Call::Send(10_000))).collect();
         for (number, begun) in all.iter().enumerate() {
             if number < 256 {
                 taken_all(&mut scene.liar, begun);
