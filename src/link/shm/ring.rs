@@ -26,7 +26,7 @@ pub(crate) const LINE: usize = HEADER_BYTES;
 const LINE_WORDS: usize = LINE / WORD;
 /// Frames with more payload than this are told of while they are written, in such pieces: copying one takes several times as
 /// long as telling it.
-pub(super) const PIECE: usize = 8 << 10;
+const PIECE: usize = 8 << 10;
 
 /// A header, word by word; the first is not zero.
 pub(crate) type Head = [u64; LINE_WORDS];
@@ -205,15 +205,19 @@ impl Reader {
         if bytes <= PIECE {
             return 0;
         }
-        let written = self.told_ahead();
+        let written = self.told_of(first);
+        // In whole pieces, as an honest writer tells it: who tells less at a time makes nobody look longer.
+        usize::try_from(written).map_or(bytes, |written| written / PIECE * PIECE).min(bytes)
+    }
+
+    /// How much payload its writer says is there, if the next frame is the one with these words.
+    #[inline]
+    pub(super) fn told_of(&self, first: &[u64]) -> u64 {
+        let told = self.told_ahead();
         let line = self.ring.word(self.head);
         let is_it =
             |(at, word): (usize, &u64)| self.ring.words.at(line + at).load(Ordering::Relaxed) == *word;
-        if written == 0 || !first.iter().enumerate().skip(1).all(is_it) {
-            return 0;
-        }
-        // In whole pieces, as an honest writer tells it: who tells less at a time makes nobody look longer.
-        usize::try_from(written).map_or(bytes, |written| written / PIECE * PIECE).min(bytes)
+        if told > 0 && first.iter().enumerate().skip(1).all(is_it) { told } else { 0 }
     }
 
     /// How much payload of the next frame its writer says is there.
