@@ -75,7 +75,7 @@ impl Core {
         }
         self.state.meetings.met(true);
         self.begin_near(request);
-        if let Err(broken) = self.take_near(peer, &due) {
+        if let Err((peer, broken)) = self.take_near(peer, &due) {
             self.begin_flight(clock);
             self.broken(peer, Class::Fast, broken);
             return None;

@@ -24,8 +24,10 @@ use super::call::{Op, Request, Work};
 use super::core::Core;
 use super::io::Via;
 use super::shared::Submitted;
+use super::state::State;
 use crate::buffer::parts::Parts;
 use crate::buffer::raw::Raw;
+use crate::link::Class;
 use crate::link::frame::Header;
 use crate::link::shm;
 use crate::link::tcp::Broken;
@@ -111,8 +113,8 @@ impl Core {
     /// whether it is all.
     fn place_near(&self, peer: usize, due: &Header, raw: Raw, placed: usize) -> (usize, bool) {
         let Some(conn) = self.conn(peer) else { return (placed, false) };
-        let all = conn.holds(due);
-        let end = conn.holds_payload(due).max(placed);
+        let (end, all) = conn.holds_payload(due);
+        let end = end.max(placed);
         if let Some(src) = conn.payload_past(raw.len()) {
             raw.sub(placed..end).claim_and_copy_from(src.sub(placed..end));
         }
@@ -120,7 +122,11 @@ impl Core {
     }
 
     /// Takes a frame that was used where it lies.
-    fn take_near(&mut self, peer: usize, due: &Header) -> Result<(), Broken> {
+    fn take_near(&mut self, peer: usize, due: &Header) -> Result<(), (usize, Broken)> {
+        self.take_frame(peer, due).map_err(|broken| (peer, broken))
+    }
+
+    fn take_frame(&mut self, peer: usize, due: &Header) -> Result<(), Broken> {
         let link = self.links[peer].as_mut().and_then(|pair| pair.fast.shm_mut());
         let Some((consumed, tells)) = link.map(|conn| conn.receive_past(due)).transpose()? else {
             return Ok(());
@@ -133,6 +139,23 @@ impl Core {
         io.receive_eager(peer, bytes).map_err(Broken::Protocol)?;
         io.consume_eager(peer, bytes);
         Ok(())
+    }
+
+    /// A call that is not over goes on in flight, put there by `fly`, and ends there if something is wrong with a peer.
+    fn go_on<R: FnOnce() -> Arc<Op>>(
+        &mut self,
+        clock: &Clock,
+        record: R,
+        problem: Option<(usize, Broken)>,
+        fly: impl FnOnce(&mut State, Arc<Op>),
+    ) -> Submitted {
+        self.begin_flight(clock);
+        let op = record();
+        fly(&mut self.state, op.clone());
+        if let Some((peer, broken)) = problem {
+            self.broken(peer, Class::Fast, broken);
+        }
+        Submitted::Flying(op)
     }
 
     /// A call goes on in flight: from now on its time counts.

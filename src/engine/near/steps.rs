@@ -15,7 +15,6 @@ use super::super::shared::Submitted;
 use super::super::state::{Flight, State};
 use super::Terms;
 use crate::buffer::raw::Raw;
-use crate::link::Class;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
 use crate::path::{Partition, Range};
@@ -104,14 +103,8 @@ impl Core {
         if walk.is_done() && problem.is_none() {
             return Some(self.over_near(request));
         }
-        self.begin_flight(clock);
-        let (op, done) = (record(), walk.done);
-        self.state.fly_steps(op.clone(), request.take(), done);
-        // With what is in flight, it ends.
-        if let Some((peer, broken)) = problem {
-            self.broken(peer, Class::Fast, broken);
-        }
-        Some(Submitted::Flying(op))
+        let done = walk.done;
+        Some(self.go_on(clock, record, problem, |state, op| state.fly_steps(op, request.take(), done)))
     }
 
     fn can_walk(&self, request: &Request, program: &Program) -> bool {
@@ -192,7 +185,7 @@ impl Core {
                 walk.placed[index] = placed as u32;
                 walk.has_placed |= placed > before;
                 if all {
-                    self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
+                    self.take_near(peer, &due)?;
                 }
                 Ok(all)
             }
@@ -234,7 +227,7 @@ impl Core {
         for src in srcs {
             if let From::Input(input) = src {
                 let (peer, due) = walk.input(*input, bytes);
-                self.take_near(peer, &due).map_err(|broken| (peer, broken))?;
+                self.take_near(peer, &due)?;
             }
         }
         Ok(())

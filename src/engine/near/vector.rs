@@ -10,7 +10,6 @@ use super::super::program::Program;
 use super::super::shared::Submitted;
 use super::{Looks, Terms};
 use crate::buffer::raw::Raw;
-use crate::link::Class;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
 
@@ -48,19 +47,16 @@ impl Core {
         if met || !asleep {
             self.state.meetings.met(met);
         }
-        let problem = if met { self.reduce_near(request, shape, &program, &sides, raw) } else { Ok(()) };
+        let problem = if met { self.reduce_near(request, shape, &program, &sides, raw).err() } else { None };
         self.sides = sides;
-        if met && problem.is_ok() {
+        if met && problem.is_none() {
             return Some(self.over_near(request));
         }
-        self.begin_flight(clock);
-        let op = record();
-        self.fly_near(op.clone(), request);
-        // With what is in flight, it ends.
-        if let Err((peer, broken)) = problem {
-            self.broken(peer, Class::Fast, broken);
-        }
-        Some(Submitted::Flying(op))
+        Some(self.go_on(clock, record, problem, |state, op| {
+            if let Some(exchange) = state.fly_sent(op, request.take()) {
+                state.place_exchange(exchange);
+            }
+        }))
     }
 
     /// Whether nothing stands in the way of a call of ranks that all share memory.
@@ -127,15 +123,8 @@ impl Core {
         }
         self.sources = sources;
         for side in sides {
-            self.take_near(side.peer, &side.due).map_err(|broken| (side.peer, broken))?;
+            self.take_near(side.peer, &side.due)?;
         }
         Ok(())
-    }
-
-    /// Goes on in flight.
-    fn fly_near(&mut self, op: Arc<Op>, request: &mut Request) {
-        if let Some(exchange) = self.state.fly_sent(op, request.take()) {
-            self.state.place_exchange(exchange);
-        }
     }
 }

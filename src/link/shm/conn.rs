@@ -312,13 +312,14 @@ impl Conn {
         self.notices.are_read()
     }
 
-    /// How much payload of the next frame can be read, if it is one like this; all of it is there only when it [is](Self::holds).
+    /// How much payload of the next frame can be read, if it is one like this, and whether it [is there](Self::holds).
     #[inline]
-    pub(crate) fn holds_payload(&self, due: &Header) -> usize {
+    pub(crate) fn holds_payload(&self, due: &Header) -> (usize, bool) {
+        let bytes = due.length as usize;
         if self.holds(due) {
-            return due.length as usize;
+            return (bytes, true);
         }
-        self.reader.written_ahead(&words(due)[..STAMPS], due.length as usize)
+        (self.reader.written_ahead(&words(due)[..STAMPS], bytes), false)
     }
 
     /// The payload of a frame that is [there](Self::holds), or [will be](Self::holds_payload).
