@@ -107,7 +107,7 @@ mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use buffer::{Buffer, Lend, LendMut, Nothing};
+pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
     Builder, Close, Communicator, Connect, Dup, Keyed, Operation, PreparedAllReduce, Rebuild, Resources,
     SchedulerStats, Split, State, SuspendedDeadlines, View, blocking,

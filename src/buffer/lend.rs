@@ -238,6 +238,63 @@ macro_rules! as_slices {
 
 as_slices!(Vec<T>, Box<[T]>, Buffer<T>);
 
+/// Two buffers: one that is read and one for the result, which come back together.
+///
+/// What operations whose names end in `_into` are given, and what their futures give back.
+#[derive(Debug)]
+pub struct Pair<I, O> {
+    input: I,
+    output: O,
+}
+
+impl<I, O> Pair<I, O> {
+    pub(crate) const fn new(input: I, output: O) -> Self {
+        Pair { input, output }
+    }
+}
+
+impl<I, O> Sealed for Pair<I, O> {}
+impl<I: Lend, O: LendMut<Element = I::Element>> Lend for Pair<I, O> {
+    type Element = I::Element;
+    type Returned = (I::Returned, O::Returned);
+    type Guard = PairGuard<I::Guard, O::Guard>;
+    fn lend(self, staging: &Staging) -> (Lent, Self::Guard) {
+        let ((input, of_input), (output, of_output)) = (self.input.lend(staging), self.output.lend(staging));
+        (Lent(output.0.with_input(input.0)), PairGuard(of_input, of_output))
+    }
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PairGuard<I, O>(I, O);
+impl<I: Guard, O: Guard> Guard for PairGuard<I, O> {
+    type Returned = (I::Returned, O::Returned);
+    fn give_back(self, mut lent: Lent) -> Self::Returned {
+        let input = Lent(lent.0.take_input());
+        (self.0.give_back(input), self.1.give_back(lent))
+    }
+    fn give_up(self, mut lent: Lent) -> Self::Returned {
+        let input = Lent(lent.0.take_input());
+        (self.0.give_up(input), self.1.give_up(lent))
+    }
+}
+
+/// The same of a slice that is only read.
+#[derive(Debug)]
+pub(crate) struct BlockedInput<'a, T>(pub(crate) &'a [T]);
+
+impl<T: Element> Sealed for BlockedInput<'_, T> {}
+impl<T: Element> Lend for BlockedInput<'_, T> {
+    type Element = T;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, _: &Staging) -> (Lent, Read) {
+        let bytes: &[u8] = bytemuck::cast_slice(self.0);
+        // The pointer is `mut` by type only: nothing writes to the input of an operation.
+        (Lent(Parts::lent(Raw::new(bytes.as_ptr().cast_mut(), bytes.len()))), Read)
+    }
+}
+
 /// A slice whose owner blocks until the operation is over: no copy is needed. Only ever waited for, never polled, so
 /// that it can't be forgotten half way.
 #[derive(Debug)]

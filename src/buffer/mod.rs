@@ -16,5 +16,5 @@ pub(crate) mod pool;
 pub(crate) mod raw;
 pub(crate) mod segment;
 
-pub use lend::{Lend, LendMut, Nothing};
+pub use lend::{Lend, LendMut, Nothing, Pair};
 pub use owned::Buffer;

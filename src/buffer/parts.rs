@@ -16,6 +16,8 @@ use crate::element::Element;
 pub(crate) struct Parts {
     raw: Raw,
     owner: Owner,
+    /// What is only read, where an operation works from one buffer to another.
+    input: Option<Box<Parts>>,
 }
 
 #[derive(Debug)]
@@ -38,7 +40,26 @@ enum Owner {
 unsafe impl Send for Parts {}
 
 impl Parts {
-    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None };
+    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None, input: None };
+
+    const fn new(raw: Raw, owner: Owner) -> Parts {
+        Parts { raw, owner, input: None }
+    }
+
+    /// The same with a buffer that is read from.
+    pub(crate) fn with_input(mut self, input: Parts) -> Parts {
+        self.input = Some(Box::new(input));
+        self
+    }
+
+    /// The buffer that is read from, if it is another one.
+    pub(crate) fn input(&self) -> Option<&Parts> {
+        self.input.as_deref()
+    }
+
+    pub(crate) fn take_input(&mut self) -> Parts {
+        self.input.take().map_or(Parts::NONE, |input| *input)
+    }
 
     /// Whether its owner waits for it and will use it as soon as he is told that the operation is over.
     pub(crate) fn is_lent(&self) -> bool {
@@ -64,11 +85,12 @@ impl Parts {
         }
         let mut vec = ManuallyDrop::new(vec);
         let raw = Raw::new(vec.as_mut_ptr().cast(), size_of_val(vec.as_slice()));
-        Parts { raw, owner: Owner::Vec { capacity: vec.capacity(), free: free::<T> } }
+        Parts::new(raw, Owner::Vec { capacity: vec.capacity(), free: free::<T> })
     }
 
     /// Gives the `Vec` back that [`from_vec`](Self::from_vec) took; same `T`.
     pub(crate) fn into_vec<T: Element>(self) -> Vec<T> {
+        debug_assert!(self.input.is_none(), "its input was not taken");
         let this = ManuallyDrop::new(self);
         match &this.owner {
             Owner::Vec { capacity, .. } => {
@@ -82,7 +104,7 @@ impl Parts {
     }
 
     pub(crate) fn from_memory(memory: Memory, bytes: usize) -> Self {
-        Parts { raw: Raw::new(memory.as_ptr(), bytes), owner: Owner::Buffer(memory) }
+        Parts::new(Raw::new(memory.as_ptr(), bytes), Owner::Buffer(memory))
     }
 
     pub(crate) fn into_memory(mut self) -> Option<Memory> {
@@ -95,16 +117,16 @@ impl Parts {
     pub(crate) fn from_bytes(bytes: bytes::Bytes) -> Self {
         // The pointer is `mut` by type only: parts made from `Bytes` are given to sends, which never write.
         let raw = Raw::new(bytes.as_ptr().cast_mut(), bytes.len());
-        Parts { raw, owner: Owner::Bytes(bytes) }
+        Parts::new(raw, Owner::Bytes(bytes))
     }
 
     pub(crate) fn from_block(block: Block, bytes: usize) -> Self {
-        Parts { raw: block.raw().sub(0..bytes), owner: Owner::Block(block) }
+        Parts::new(block.raw().sub(0..bytes), Owner::Block(block))
     }
 
     /// Memory of a caller who blocks until the operation has let go of it.
     pub(crate) fn lent(raw: Raw) -> Self {
-        Parts { raw, owner: Owner::Lent }
+        Parts::new(raw, Owner::Lent)
     }
 }
 

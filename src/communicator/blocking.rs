@@ -28,7 +28,7 @@
 //! ```
 
 use super::{Communicator, Keyed, Operation, PreparedAllReduce, View};
-use crate::buffer::lend::Blocked;
+use crate::buffer::lend::{Blocked, BlockedInput, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::rank::{Rank, Tag};
@@ -51,6 +51,24 @@ fn lent<'a, T: Element>(
     let result = begin(Blocked(buffer)).wait();
     std::mem::forget(guard);
     Ok(result?)
+}
+
+/// The same with a slice that is only read.
+fn lent_into<'a, T: Element>(
+    input: &'a [T],
+    output: &'a mut [T],
+    begin: impl FnOnce(
+        BlockedInput<'a, T>,
+        Blocked<'a, T>,
+    ) -> Operation<Pair<BlockedInput<'a, T>, Blocked<'a, T>>>,
+) -> Result<(), Error> {
+    let guard = NoUnwinding;
+    let result = begin(BlockedInput(input), Blocked(output)).wait();
+    std::mem::forget(guard);
+    match result {
+        Ok(((), ())) => Ok(()),
+        Err(failed) => Err(failed.error),
+    }
 }
 
 /// Collectives with options, or under a key, on a thread that waits: `comm.using(Algorithm::Ring).blocking().all_reduce(…)`.
@@ -153,6 +171,187 @@ impl<'a> Calls<'a> {
         let view = self.allowed();
         lent(buffer, |buffer| view.reduce_scatter(buffer, op))
     }
+
+    /// See [`Communicator::reduce`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce<T: Element>(
+        self,
+        buffer: &mut [T],
+        op: ReduceOp,
+        root: impl Into<Rank>,
+    ) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent(buffer, |buffer| view.reduce(buffer, op, root))
+    }
+
+    /// See [`Communicator::gather`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn gather<T: Element>(self, buffer: &mut [T], root: impl Into<Rank>) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent(buffer, |buffer| view.gather(buffer, root))
+    }
+
+    /// See [`Communicator::scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn scatter<T: Element>(self, buffer: &mut [T], root: impl Into<Rank>) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent(buffer, |buffer| view.scatter(buffer, root))
+    }
+
+    /// See [`Communicator::all_to_all`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_to_all<T: Element>(self, buffer: &mut [T]) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.all_to_all(buffer))
+    }
+
+    /// See [`Communicator::scan`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn scan<T: Element>(self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.scan(buffer, op))
+    }
+
+    /// See [`Communicator::exscan`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn exscan<T: Element>(self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.exscan(buffer, op))
+    }
+
+    /// See [`Communicator::all_reduce_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_reduce_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.all_reduce_into(input, output, op))
+    }
+
+    /// See [`Communicator::all_gather_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_gather_into<T: Element>(self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.all_gather_into(input, output))
+    }
+
+    /// See [`Communicator::reduce_scatter_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce_scatter_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.reduce_scatter_into(input, output, op))
+    }
+
+    /// See [`Communicator::reduce_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        root: impl Into<Rank>,
+    ) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent_into(input, output, |input, output| view.reduce_into(input, output, op, root))
+    }
+
+    /// See [`Communicator::gather_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn gather_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        root: impl Into<Rank>,
+    ) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent_into(input, output, |input, output| view.gather_into(input, output, root))
+    }
+
+    /// See [`Communicator::scatter_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn scatter_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        root: impl Into<Rank>,
+    ) -> Result<(), Error> {
+        let (view, root) = (self.allowed(), root.into());
+        lent_into(input, output, |input, output| view.scatter_into(input, output, root))
+    }
+
+    /// See [`Communicator::all_to_all_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_to_all_into<T: Element>(self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.all_to_all_into(input, output))
+    }
+
+    /// See [`Communicator::scan_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn scan_into<T: Element>(self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.scan_into(input, output, op))
+    }
+
+    /// See [`Communicator::exscan_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn exscan_into<T: Element>(self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.exscan_into(input, output, op))
+    }
 }
 
 /// See [`Communicator::barrier`].
@@ -210,6 +409,206 @@ pub fn reduce_scatter<T: Element>(
     op: ReduceOp,
 ) -> Result<(), Error> {
     communicator.plain().blocking().reduce_scatter(buffer, op)
+}
+
+/// See [`Communicator::reduce`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn reduce<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    op: ReduceOp,
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().reduce(buffer, op, root)
+}
+
+/// See [`Communicator::gather`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn gather<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().gather(buffer, root)
+}
+
+/// See [`Communicator::scatter`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn scatter<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().scatter(buffer, root)
+}
+
+/// See [`Communicator::all_to_all`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_to_all<T: Element>(communicator: &mut Communicator, buffer: &mut [T]) -> Result<(), Error> {
+    communicator.plain().blocking().all_to_all(buffer)
+}
+
+/// See [`Communicator::scan`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn scan<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().scan(buffer, op)
+}
+
+/// See [`Communicator::exscan`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn exscan<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().exscan(buffer, op)
+}
+
+/// See [`Communicator::all_reduce_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_reduce_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().all_reduce_into(input, output, op)
+}
+
+/// See [`Communicator::all_gather_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_gather_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+) -> Result<(), Error> {
+    communicator.plain().blocking().all_gather_into(input, output)
+}
+
+/// See [`Communicator::reduce_scatter_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn reduce_scatter_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().reduce_scatter_into(input, output, op)
+}
+
+/// See [`Communicator::reduce_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn reduce_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    op: ReduceOp,
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().reduce_into(input, output, op, root)
+}
+
+/// See [`Communicator::gather_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn gather_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().gather_into(input, output, root)
+}
+
+/// See [`Communicator::scatter_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn scatter_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    root: impl Into<Rank>,
+) -> Result<(), Error> {
+    communicator.plain().blocking().scatter_into(input, output, root)
+}
+
+/// See [`Communicator::all_to_all_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_to_all_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+) -> Result<(), Error> {
+    communicator.plain().blocking().all_to_all_into(input, output)
+}
+
+/// See [`Communicator::scan_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn scan_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().scan_into(input, output, op)
+}
+
+/// See [`Communicator::exscan_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn exscan_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().exscan_into(input, output, op)
 }
 
 /// Runs a prepared all_reduce; see [`PreparedAllReduce::run`].

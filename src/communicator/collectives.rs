@@ -3,11 +3,14 @@
 use std::sync::{Arc, PoisonError};
 
 use super::{Communicator, Operation, PreparedAllReduce};
-use crate::buffer::lend::{Lend, LendMut, Nothing};
+use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
+use crate::buffer::parts::Parts;
 use crate::element::{DType, Element, ReduceOp};
 use crate::engine::{CallDesc, Priority, Program, Work};
 use crate::error::Error;
-use crate::path::{Algorithm, Collective, Explanation, VerifiedPlan, choose};
+use crate::path::{
+    Algorithm, Collective, Explanation, Extent, Placement, Space, VerifiedPlan, choose, out_of_place,
+};
 use crate::rank::Rank;
 
 /// Programs kept per communicator: as many as there are algorithms, some roots, and some of the caller's own.
@@ -94,157 +97,8 @@ impl Communicator {
     pub fn explain(&self, collective: Collective, count: usize, dtype: DType) -> Result<Explanation, Error> {
         let choice = choose(&self.facts, collective, bytes(count, dtype), None)
             .map_err(|error| refused("explain", &error))?;
-        let plan = self.proved("explain", choice.algorithm, collective)?;
+        let plan = self.proved("explain", choice.algorithm, collective, Placement::InPlace)?;
         Ok(Explanation::new(choice, &plan, count, dtype.size()))
-    }
-
-    /// Ends when all ranks have called it.
-    ///
-    /// # Errors
-    ///
-    /// As [`all_reduce`](Self::all_reduce).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future detaches the operation; see [`Operation`].
-    pub fn barrier(&mut self) -> Operation<Nothing> {
-        self.plain().barrier()
-    }
-
-    /// Combines the vectors of all ranks, element by element; all ranks get the result, with equal bits.
-    ///
-    /// All ranks call it with the same number of elements, any number, of the same type.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Mismatch`], on all ranks, if they call different things;
-    /// - [`Error::Deadline`] naming who is late;
-    /// - [`Error::PeerLost`] naming who has crashed or can't be reached, [`Error::Left`] who has left in order, and
-    ///   [`Error::Protocol`] who does not speak as agreed;
-    /// - [`Error::Aborted`] if another rank has given it up, or what it called was refused there; [`Error::Cancelled`] if this one
-    ///   has, or begins to [`rebuild`](Self::rebuild);
-    /// - [`Error::InvalidArgument`] if there is no plan for the call: for an algorithm or plan of another collective or number of
-    ///   ranks;
-    /// - [`Error::Failed`] if the communicator has failed before, [`Error::Closed`] if it was rebuilt.
-    ///
-    /// The buffer comes back inside the [error](crate::OpError), unless a peer might still be in it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future detaches the operation; see [`Operation`].
-    ///
-    /// ```
-    /// use hcomm::{Communicator, ReduceOp};
-    ///
-    /// let threads: Vec<_> = Communicator::local(2).into_iter().map(|mut comm| {
-    ///     std::thread::spawn(move || {
-    ///         let rank = comm.rank().0 as f32;
-    ///         comm.all_reduce(vec![rank, 10.0], ReduceOp::Sum).wait().unwrap()
-    ///     })
-    /// }).collect();
-    /// for thread in threads {
-    ///     assert_eq!(thread.join().unwrap(), [1.0, 20.0]);
-    /// }
-    /// ```
-    pub fn all_reduce<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.plain().all_reduce(buffer, op)
-    }
-
-    /// Gives all ranks the vector of rank `root`.
-    ///
-    /// All ranks call it with the same number of elements; what others than the root hand in is overwritten.
-    ///
-    /// # Errors
-    ///
-    /// As [`all_reduce`](Self::all_reduce); [`Error::InvalidArgument`] if there is no rank `root`.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future detaches the operation; see [`Operation`].
-    ///
-    /// ```
-    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
-    ///     std::thread::spawn(move || {
-    ///         let weights = if comm.rank().0 == 1 { vec![0.5f32, 2.0] } else { vec![0.0; 2] };
-    ///         comm.broadcast(weights, 1).wait().unwrap()
-    ///     })
-    /// }).collect();
-    /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [0.5, 2.0]));
-    /// ```
-    pub fn broadcast<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
-        self.plain().broadcast(buffer, root)
-    }
-
-    /// Gives all ranks the parts of all ranks.
-    ///
-    /// The buffer holds [`size`](Self::size) parts of equal length, in rank order; each rank fills in its own part, and
-    /// the operation the others. It works in place: there is no second buffer for the own part.
-    ///
-    /// ```text
-    ///            before      after
-    /// rank 0     a . .       a b c
-    /// rank 1     . b .       a b c
-    /// rank 2     . . c       a b c
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`all_reduce`](Self::all_reduce); [`Error::InvalidArgument`] if the length is no multiple of the size.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future detaches the operation; see [`Operation`].
-    ///
-    /// ```
-    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
-    ///     std::thread::spawn(move || {
-    ///         let (me, part) = (comm.rank().index(), 2);
-    ///         let mut parts = vec![0u32; part * comm.size()];
-    ///         parts[me * part..][..part].fill(me as u32 + 1);
-    ///         comm.all_gather(parts).wait().unwrap()
-    ///     })
-    /// }).collect();
-    /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [1, 1, 2, 2, 3, 3]));
-    /// ```
-    pub fn all_gather<B: LendMut>(&mut self, buffer: B) -> Operation<B> {
-        self.plain().all_gather(buffer)
-    }
-
-    /// Combines the vectors of all ranks, element by element; each rank gets one part of the result.
-    ///
-    /// The buffer holds [`size`](Self::size) parts of equal length; afterwards the rank's own part holds the result, and
-    /// the contents of the others are undefined. It works in place: the result is where the own part was.
-    ///
-    /// ```text
-    ///            before      after
-    /// rank 0     a b c       a+d+g   .     .
-    /// rank 1     d e f         .   b+e+h   .
-    /// rank 2     g h i         .     .   c+f+i
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`all_gather`](Self::all_gather).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future detaches the operation; see [`Operation`].
-    ///
-    /// ```
-    /// use hcomm::ReduceOp;
-    ///
-    /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|mut comm| {
-    ///     std::thread::spawn(move || {
-    ///         let (me, part) = (comm.rank().index(), 2);
-    ///         let sums = comm.reduce_scatter(vec![1u32, 1, 10, 10, 100, 100], ReduceOp::Sum).wait().unwrap();
-    ///         sums[me * part..][..part].to_vec()
-    ///     })
-    /// }).collect();
-    /// let parts: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-    /// assert_eq!(parts, [3, 3, 30, 30, 300, 300]);
-    /// ```
-    pub fn reduce_scatter<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.plain().reduce_scatter(buffer, op)
     }
 }
 
@@ -295,6 +149,129 @@ impl<'a> View<'a> {
         self.collective("reduce_scatter", Collective::ReduceScatter, Some(op), buffer)
     }
 
+    /// See [`Communicator::reduce`].
+    pub fn reduce<B: LendMut>(self, buffer: B, op: ReduceOp, root: impl Into<Rank>) -> Operation<B> {
+        let root = root.into();
+        self.collective("reduce", Collective::Reduce { root }, Some(op), buffer)
+    }
+
+    /// See [`Communicator::gather`].
+    pub fn gather<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        let root = root.into();
+        self.collective("gather", Collective::Gather { root }, None, buffer)
+    }
+
+    /// See [`Communicator::scatter`].
+    pub fn scatter<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        let root = root.into();
+        self.collective("scatter", Collective::Scatter { root }, None, buffer)
+    }
+
+    /// See [`Communicator::all_to_all`].
+    pub fn all_to_all<B: LendMut>(self, buffer: B) -> Operation<B> {
+        self.collective("all_to_all", Collective::AllToAll, None, buffer)
+    }
+
+    /// See [`Communicator::scan`].
+    pub fn scan<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
+        self.collective("scan", Collective::Scan, Some(op), buffer)
+    }
+
+    /// See [`Communicator::exscan`].
+    pub fn exscan<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
+        self.collective("exscan", Collective::ExScan, Some(op), buffer)
+    }
+
+    /// See [`Communicator::all_reduce_into`].
+    pub fn all_reduce_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("all_reduce_into", Collective::AllReduce, Some(op), Pair::new(input, output))
+    }
+
+    /// See [`Communicator::all_gather_into`].
+    pub fn all_gather_into<I, O>(self, input: I, output: O) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("all_gather_into", Collective::AllGather, None, Pair::new(input, output))
+    }
+
+    /// See [`Communicator::reduce_scatter_into`].
+    pub fn reduce_scatter_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("reduce_scatter_into", Collective::ReduceScatter, Some(op), Pair::new(input, output))
+    }
+
+    /// See [`Communicator::reduce_into`].
+    pub fn reduce_into<I, O>(
+        self,
+        input: I,
+        output: O,
+        op: ReduceOp,
+        root: impl Into<Rank>,
+    ) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        let root = root.into();
+        self.collective("reduce_into", Collective::Reduce { root }, Some(op), Pair::new(input, output))
+    }
+
+    /// See [`Communicator::gather_into`].
+    pub fn gather_into<I, O>(self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        let root = root.into();
+        self.collective("gather_into", Collective::Gather { root }, None, Pair::new(input, output))
+    }
+
+    /// See [`Communicator::scatter_into`].
+    pub fn scatter_into<I, O>(self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        let root = root.into();
+        self.collective("scatter_into", Collective::Scatter { root }, None, Pair::new(input, output))
+    }
+
+    /// See [`Communicator::all_to_all_into`].
+    pub fn all_to_all_into<I, O>(self, input: I, output: O) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("all_to_all_into", Collective::AllToAll, None, Pair::new(input, output))
+    }
+
+    /// See [`Communicator::scan_into`].
+    pub fn scan_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("scan_into", Collective::Scan, Some(op), Pair::new(input, output))
+    }
+
+    /// See [`Communicator::exscan_into`].
+    pub fn exscan_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.collective("exscan_into", Collective::ExScan, Some(op), Pair::new(input, output))
+    }
+
     pub(super) fn communicator(&self) -> &Communicator {
         self.communicator
     }
@@ -310,9 +287,10 @@ impl<'a> View<'a> {
         let seq = communicator.next;
         communicator.next += 1;
         let (lent, guard) = buffer.lend(&communicator.staging);
-        let count = lent.0.raw().len() / size_of::<B::Element>();
+        let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
+        let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
         let dtype = B::Element::DTYPE;
-        let (desc, program) = communicator.describe(operation, collective, op, count, dtype, &way);
+        let (desc, program) = communicator.describe(operation, collective, op, lengths, dtype, &way);
         let work = program.map(Work::Collective);
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
@@ -328,8 +306,14 @@ impl<'a> View<'a> {
         op: ReduceOp,
     ) -> Result<PreparedAllReduce<T>, Error> {
         let View { communicator, way, priority } = self;
-        let (desc, program) =
-            communicator.describe("all_reduce", Collective::AllReduce, Some(op), count, T::DTYPE, &way);
+        let (desc, program) = communicator.describe(
+            "all_reduce",
+            Collective::AllReduce,
+            Some(op),
+            Lengths::in_place(count),
+            T::DTYPE,
+            &way,
+        );
         Ok(PreparedAllReduce::new(communicator, priority, desc, program?))
     }
 }
@@ -341,21 +325,23 @@ impl Communicator {
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
-        count: usize,
+        lengths: Lengths,
         dtype: DType,
         way: &Way,
     ) -> (CallDesc, Result<Arc<Program>, Error>) {
+        let count = self.count(collective, lengths);
         let mut desc = CallDesc {
             operation,
             dtype,
-            count,
+            count: count.as_ref().map_or(lengths.output, |count| *count),
             op,
-            root: if let Collective::Broadcast { root } = collective { Some(root) } else { None },
+            root: collective.root(),
             tag: None,
             algorithm: "",
             fingerprint: 0,
         };
-        let program = self.plan(&desc, collective, way);
+        let program = count.map_err(|problem| Error::invalid(operation, problem));
+        let program = program.and_then(|_| self.plan(&desc, collective, lengths.placement(), way));
         if let Ok(program) = &program {
             desc.algorithm = program.plan.algorithm;
             desc.fingerprint = program.plan.fingerprint() ^ self.key_word;
@@ -363,25 +349,69 @@ impl Communicator {
         (desc, program)
     }
 
-    fn plan(&mut self, desc: &CallDesc, collective: Collective, way: &Way) -> Result<Arc<Program>, Error> {
-        let CallDesc { operation, count, dtype, .. } = *desc;
-        let ranks = self.size();
-        let parts = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
-        if parts && !count.is_multiple_of(ranks) {
-            let problem = format!(
-                "a buffer of {count} elements can't be cut into {ranks} equal parts, one per rank: give {}, padded if need be",
-                count.next_multiple_of(ranks)
-            );
-            return Err(Error::invalid(operation, problem));
+    /// Elements of the vector that buffers of such lengths hold, or of which they hold parts.
+    fn count(&self, collective: Collective, lengths: Lengths) -> Result<usize, String> {
+        let (ranks, me) = (self.size(), self.rank());
+        if let Some(root) = collective.root().filter(|root| root.index() >= ranks) {
+            return Err(format!(
+                "there is no rank {root} among {ranks} to be the root: give one from 0 to {}",
+                ranks - 1
+            ));
+        }
+        let Lengths { input, output } = lengths;
+        let placement = lengths.placement();
+        let extent = |space| collective.extent(placement, space, me);
+        // By the first buffer that has something, and then the other one has to fit.
+        let (name, len, of) = match (input, extent(Space::Input)) {
+            (Some(input), of) if of != Extent::None => ("input", input, of),
+            _ => ("buffer", output, extent(Space::Output)),
+        };
+        let count = match of {
+            Extent::Part => len.checked_mul(ranks).ok_or("more elements than there can be")?,
+            _ if collective.has_parts() && !len.is_multiple_of(ranks) => {
+                return Err(format!(
+                    "{} {name} of {len} elements can't be cut into {ranks} equal parts, one per rank: give {}, padded if \
+                     need be",
+                    if name == "input" { "an" } else { "a" },
+                    len.next_multiple_of(ranks)
+                ));
+            }
+            _ => len,
+        };
+        let Some(input) = input else { return Ok(count) };
+        for (name, len, space) in [("input", input, Space::Input), ("output", output, Space::Output)] {
+            let (needed, why) = match extent(space) {
+                Extent::All => (count, "as many as the vector has"),
+                Extent::Part => (count / ranks, "as many as a part has"),
+                Extent::None => (0, "since only the root's is used"),
+            };
+            if len != needed {
+                return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
+            }
+        }
+        Ok(count)
+    }
+
+    fn plan(
+        &mut self,
+        desc: &CallDesc,
+        collective: Collective,
+        placement: Placement,
+        way: &Way,
+    ) -> Result<Arc<Program>, Error> {
+        let CallDesc { operation, count, dtype, op, .. } = *desc;
+        if matches!(collective, Collective::Scan | Collective::ExScan) && op == Some(ReduceOp::Avg) {
+            let problem = "the ranks before one differ in number, so there is no average over them: use sum, and divide it";
+            return Err(Error::invalid(operation, problem.to_string()));
         }
         let forced = match way {
-            Way::Plan(plan) => return self.own_program(operation, collective, plan),
+            Way::Plan(plan) => return self.own_program(operation, collective, placement, plan),
             Way::Algorithm(algorithm) => Some(*algorithm),
             Way::Chosen => None,
         };
         let choice = choose(&self.facts, collective, bytes(count, dtype), forced)
             .map_err(|error| refused(operation, &error))?;
-        self.program(operation, choice.algorithm, collective)
+        self.program(operation, choice.algorithm, collective, placement)
     }
 
     /// The program of an algorithm for this rank, from the cache.
@@ -390,13 +420,16 @@ impl Communicator {
         operation: &str,
         algorithm: Algorithm,
         collective: Collective,
+        placement: Placement,
     ) -> Result<Arc<Program>, Error> {
-        let known = self.programs.iter().find(|known| known.is_of(algorithm, collective));
+        let of = (algorithm, collective, placement);
+        let known =
+            self.programs.iter().find(|known| matches!(known.of, Of::Algorithm(known) if known == of));
         if let Some(known) = known {
             return Ok(known.program.clone());
         }
-        let plan = self.proved(operation, algorithm, collective)?;
-        Ok(self.keep_program(Some((algorithm, collective)), plan))
+        let plan = self.proved(operation, algorithm, collective, placement)?;
+        Ok(self.keep_program(Of::Algorithm(of), plan))
     }
 
     /// The plan of an algorithm, from the table that all parts of the world share.
@@ -405,9 +438,10 @@ impl Communicator {
         operation: &str,
         algorithm: Algorithm,
         collective: Collective,
+        placement: Placement,
     ) -> Result<Arc<VerifiedPlan>, Error> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = plans.get(algorithm, collective, self.members.len() as u32);
+        let plan = plans.get(algorithm, collective, placement, self.members.len() as u32);
         plan.map_err(|error| refused(operation, &error))
     }
 
@@ -416,28 +450,39 @@ impl Communicator {
         &mut self,
         operation: &str,
         collective: Collective,
+        placement: Placement,
         plan: &Arc<VerifiedPlan>,
     ) -> Result<Arc<Program>, Error> {
-        if plan.collective != collective || plan.ranks.len() != self.size() {
+        // A plan in place does for two buffers, too; but not the other way round.
+        let fits = plan.placement == placement || placement == Placement::OutOfPlace;
+        if plan.collective != collective || plan.ranks.len() != self.size() || !fits {
             let problem = format!(
-                "the plan \"{}\" is for {} on {} ranks, the call is {collective} on \"{}\" of {}: give it a plan for that, or \
+                "the plan \"{}\" is for {}{} on {} ranks, the call is {collective} on \"{}\" of {}: give it a plan for that, or \
                  call without .with_plan()",
                 plan.algorithm,
                 plan.collective,
+                if fits { "" } else { " out of place" },
                 plan.ranks.len(),
                 self.name,
                 self.size()
             );
             return Err(Error::invalid(operation, problem));
         }
-        let known = self.programs.iter().find(|known| Arc::ptr_eq(&known.program.plan, plan));
-        if let Some(known) = known {
+        let is_it =
+            |of: &Of| matches!(of, Of::Plan(of, as_it_is) if Arc::ptr_eq(of, plan) && *as_it_is == placement);
+        if let Some(known) = self.programs.iter().find(|known| is_it(&known.of)) {
             return Ok(known.program.clone());
         }
-        Ok(self.keep_program(None, plan.clone()))
+        let run = match placement {
+            Placement::InPlace => plan.clone(),
+            Placement::OutOfPlace => {
+                Arc::new(out_of_place(plan).map_err(|error| refused(operation, &error))?)
+            }
+        };
+        Ok(self.keep_program(Of::Plan(plan.clone(), placement), run))
     }
 
-    fn keep_program(&mut self, of: Option<(Algorithm, Collective)>, plan: Arc<VerifiedPlan>) -> Arc<Program> {
+    fn keep_program(&mut self, of: Of, plan: Arc<VerifiedPlan>) -> Arc<Program> {
         let program = Arc::new(Program::new(plan, self.rank));
         if self.programs.len() == PROGRAMS_MAX {
             self.programs.remove(0);
@@ -447,18 +492,37 @@ impl Communicator {
     }
 }
 
+/// How many elements a rank has handed in.
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    /// Of the buffer that is read, if it is another one.
+    input: Option<usize>,
+    output: usize,
+}
+
+impl Lengths {
+    const fn in_place(count: usize) -> Self {
+        Lengths { input: None, output: count }
+    }
+
+    const fn placement(self) -> Placement {
+        if self.input.is_some() { Placement::OutOfPlace } else { Placement::InPlace }
+    }
+}
+
 /// A program that was used before.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// None for a caller's plan.
-    of: Option<(Algorithm, Collective)>,
+    of: Of,
     program: Arc<Program>,
 }
 
-impl Known {
-    fn is_of(&self, algorithm: Algorithm, collective: Collective) -> bool {
-        self.of == Some((algorithm, collective))
-    }
+/// Whose plan a program is.
+#[derive(Clone, Debug)]
+enum Of {
+    Algorithm((Algorithm, Collective, Placement)),
+    /// The caller's own, as he has given it, and for which calls.
+    Plan(Arc<VerifiedPlan>, Placement),
 }
 
 /// Length of a vector. There need be no memory for as many elements as are only asked about.

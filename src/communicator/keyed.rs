@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::split::line;
 use super::{Communicator, Operation, PreparedAllReduce, View};
-use crate::buffer::lend::{LendMut, Nothing};
+use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::engine::channel::{Channel, Family};
 use crate::engine::family::{KEY_BYTES_MAX, key_id, key_word};
@@ -241,6 +241,123 @@ impl Keyed {
     /// See [`Communicator::reduce_scatter`].
     pub fn reduce_scatter<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.stream().reduce_scatter(buffer, op)
+    }
+
+    /// See [`Communicator::reduce`].
+    pub fn reduce<B: LendMut>(&mut self, buffer: B, op: ReduceOp, root: impl Into<Rank>) -> Operation<B> {
+        self.stream().reduce(buffer, op, root)
+    }
+
+    /// See [`Communicator::gather`].
+    pub fn gather<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        self.stream().gather(buffer, root)
+    }
+
+    /// See [`Communicator::scatter`].
+    pub fn scatter<B: LendMut>(&mut self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
+        self.stream().scatter(buffer, root)
+    }
+
+    /// See [`Communicator::all_to_all`].
+    pub fn all_to_all<B: LendMut>(&mut self, buffer: B) -> Operation<B> {
+        self.stream().all_to_all(buffer)
+    }
+
+    /// See [`Communicator::scan`].
+    pub fn scan<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
+        self.stream().scan(buffer, op)
+    }
+
+    /// See [`Communicator::exscan`].
+    pub fn exscan<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
+        self.stream().exscan(buffer, op)
+    }
+
+    /// See [`Communicator::all_reduce_into`].
+    pub fn all_reduce_into<I, O>(&mut self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().all_reduce_into(input, output, op)
+    }
+
+    /// See [`Communicator::all_gather_into`].
+    pub fn all_gather_into<I, O>(&mut self, input: I, output: O) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().all_gather_into(input, output)
+    }
+
+    /// See [`Communicator::reduce_scatter_into`].
+    pub fn reduce_scatter_into<I, O>(&mut self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().reduce_scatter_into(input, output, op)
+    }
+
+    /// See [`Communicator::reduce_into`].
+    pub fn reduce_into<I, O>(
+        &mut self,
+        input: I,
+        output: O,
+        op: ReduceOp,
+        root: impl Into<Rank>,
+    ) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().reduce_into(input, output, op, root)
+    }
+
+    /// See [`Communicator::gather_into`].
+    pub fn gather_into<I, O>(&mut self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().gather_into(input, output, root)
+    }
+
+    /// See [`Communicator::scatter_into`].
+    pub fn scatter_into<I, O>(&mut self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().scatter_into(input, output, root)
+    }
+
+    /// See [`Communicator::all_to_all_into`].
+    pub fn all_to_all_into<I, O>(&mut self, input: I, output: O) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().all_to_all_into(input, output)
+    }
+
+    /// See [`Communicator::scan_into`].
+    pub fn scan_into<I, O>(&mut self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().scan_into(input, output, op)
+    }
+
+    /// See [`Communicator::exscan_into`].
+    pub fn exscan_into<I, O>(&mut self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().exscan_into(input, output, op)
     }
 
     /// An all_reduce under this key, agreed once; see [`Communicator::prepare_all_reduce`]. It fits this key alone, also

@@ -1,7 +1,7 @@
 //! [`Communicator`]: ranks that do things together, and the futures of what they do.
 //!
 //! - `builder`: how processes become one
-//! - `collectives`: barrier, broadcast, all_reduce, all_gather, reduce_scatter
+//! - `calls`: collectives in one buffer, `into`: from one buffer to another; `collectives`: options for a call, and its plan
 //! - `point`: send and recv by (peer, tag)
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
@@ -19,8 +19,10 @@
 mod alloc;
 pub mod blocking;
 mod builder;
+mod calls;
 mod close;
 mod collectives;
+mod into;
 mod keyed;
 mod links;
 mod local;

@@ -43,6 +43,11 @@ impl CallDesc {
         }
     }
 
+    /// Of a collective: the size of the whole vector.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
     /// The tag of a message.
     pub(crate) fn tag_word(&self) -> u32 {
         self.tag.map_or(0, |tag| tag.0)

@@ -220,7 +220,9 @@ mod tests {
     /// that lends to another rank, and the operation ends.
     #[test]
     fn memory_that_an_operation_lent_as_it_ended_is_not_sent_later() {
-        let plan = PlanCache::new().get(Algorithm::Ring, Collective::AllReduce, 3).unwrap();
+        let plan = PlanCache::new()
+            .get(Algorithm::Ring, Collective::AllReduce, crate::path::Placement::InPlace, 3)
+            .unwrap();
         let program = Arc::new(Program::new(plan, 0));
         let first = *program.inputs.iter().min_by_key(|input| input.message).unwrap();
         let next = program.steps.iter().find_map(|step| match step.act {

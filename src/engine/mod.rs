@@ -68,6 +68,7 @@ pub(crate) mod shared;
 #[cfg(feature = "testing")]
 pub(crate) mod simulated;
 mod sleepers;
+mod spaces;
 mod state;
 mod status;
 mod swap;

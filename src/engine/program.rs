@@ -7,6 +7,7 @@ use super::direct::Blocks;
 use super::exchange::{Send, Shape};
 use crate::kernel::SOURCES_MAX;
 use crate::path::{Action, After, Partition, Post, Range, Source, Space, StepId, VerifiedPlan};
+use crate::rank::Rank;
 
 /// One rank's part of a plan.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct Program {
     /// `outgoing[rank][message]`: index into `steps`.
     outgoing: Vec<Vec<u16>>,
     pub scratch: Vec<Range>,
+    pub first_block: FirstBlock,
     /// Messages that are reduced as they come, and need a window each if they come over byte links.
     pub windows: usize,
     /// Between this rank and one other at most, in both directions: for each of them, one frame at most may come before its
@@ -42,6 +44,13 @@ pub(crate) struct Straight {
     pub all: u64,
     /// The ranks that it sends to or gets something from.
     pub peers: Vec<usize>,
+}
+
+/// With which block of the vector the caller's buffers begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstBlock {
+    pub output: u32,
+    pub input: u32,
 }
 
 #[derive(Debug)]
@@ -106,12 +115,14 @@ pub(crate) struct Input {
 impl Program {
     pub(crate) fn new(plan: Arc<VerifiedPlan>, rank: usize) -> Self {
         let ranks = plan.ranks.len();
+        let first = |space| plan.span(Rank(rank as u32), space).map_or(0, |span| span.first);
         let mut program = Program {
             steps: Vec::new(),
             inputs: Vec::new(),
             incoming: vec![Vec::new(); ranks],
             outgoing: vec![Vec::new(); ranks],
             scratch: plan.ranks[rank].scratch.clone(),
+            first_block: FirstBlock { output: first(Space::Output), input: first(Space::Input) },
             windows: 0,
             messages: 0,
             exchange: None,

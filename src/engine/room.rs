@@ -22,6 +22,7 @@ use super::call::{Op, Request, Work};
 use super::channel::STASH_MAX;
 use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
 use super::run::WINDOW;
+use super::spaces::Spaces;
 use super::state::State;
 use crate::buffer::pool::Pool;
 
@@ -129,10 +130,12 @@ impl State {
     /// What a collective may need at most.
     fn need(&self, request: &Request) -> Need {
         let Work::Collective(program) = &request.work else { return Need::default() };
-        let bytes = request.parts.raw().len();
+        let spaces = Spaces::new(program, &request.desc, &request.parts);
+        let bytes = request.desc.bytes();
         let windows = if self.io.hub.is_some() { 0 } else { program.windows };
         Need {
-            bytes: program.scratch.len() * bytes + windows * bytes.min(WINDOW),
+            bytes: program.scratch.iter().map(|span| spaces.bytes(*span)).sum::<usize>()
+                + windows * bytes.min(WINDOW),
             frames: program.messages.max(FRAMES_LEAST),
         }
     }

@@ -9,7 +9,7 @@
 //! step can't be written down.
 
 use crate::path::plan::{
-    Action, After, Collective, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
+    Action, After, Collective, Placement, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
 use crate::path::verify::RANKS_MAX;
 use crate::rank::Rank;
@@ -83,8 +83,8 @@ struct Consumed {
 }
 
 impl PlanBuilder {
-    /// An empty plan for `ranks` ranks over a vector cut into `blocks` blocks of whole granules: so many elements as are
-    /// never cut apart. The name of the algorithm is shown in reports; it has 64 bytes at most, which
+    /// An empty plan, in place, for `ranks` ranks over a vector cut into `blocks` blocks of whole granules: so many elements as are
+    /// never cut apart. Where the vector has parts, these are the blocks, and the granule is 1. The name of the algorithm is shown in reports; it has 64 bytes at most, which
     /// [`verify`](crate::path::verify()) sees to.
     ///
     /// # Panics
@@ -100,11 +100,25 @@ impl PlanBuilder {
         assert!(ranks as usize <= RANKS_MAX, "a plan is for 1 to {RANKS_MAX} ranks, not for {ranks}");
         let parts = vec![RankPlan::default(); ranks as usize];
         PlanBuilder {
-            plan: Plan { collective, algorithm, blocks, granule, ranks: parts },
+            plan: Plan {
+                collective,
+                algorithm,
+                blocks,
+                granule,
+                placement: Placement::InPlace,
+                ranks: parts,
+            },
             sent: vec![0; ranks as usize * ranks as usize],
             messages: Vec::new(),
             consumed: Vec::new(),
         }
+    }
+
+    /// The same for a source buffer beside that of the result. Few plans need to be written so: of one that is in place,
+    /// [`out_of_place`](crate::path::out_of_place) makes one that is not.
+    pub fn out_of_place(mut self) -> Self {
+        self.plan.placement = Placement::OutOfPlace;
+        self
     }
 
     /// The number of ranks.

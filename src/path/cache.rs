@@ -2,26 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::path::plan::{Collective, Plan};
-use crate::path::select::{Algorithm, Unsupported, build};
-use crate::path::verify::{VerifiedPlan, VerifyError, verify};
+use crate::path::plan::{Collective, Placement, Plan};
+use crate::path::select::{Algorithm, PlanError, prove};
+use crate::path::verify::VerifiedPlan;
 
 /// The most plans kept. A training job uses a handful; a broadcast has one plan per root.
 const PLANS_MAX: usize = 128;
 
 /// The most steps kept, of all plans and ranks together: about 20 MB. One plan is kept whatever its size.
 const STEPS_KEPT_MAX: usize = 160_000;
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlanError {
-    /// The algorithm can't do this.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The algorithm's plan is wrong.
-    #[error("the plan is wrong: {0}")]
-    Wrong(#[from] VerifyError),
-}
 
 /// Keeps proved plans; the one that was not used for longest goes first.
 #[derive(Debug, Default)]
@@ -31,9 +20,11 @@ pub(crate) struct PlanCache {
     steps: usize,
 }
 
+type Key = (Algorithm, Collective, Placement, u32);
+
 #[derive(Debug)]
 struct Entry {
-    key: (Algorithm, Collective, u32),
+    key: Key,
     plan: Arc<VerifiedPlan>,
     last_use: u64,
 }
@@ -53,20 +44,21 @@ impl PlanCache {
         &mut self,
         algorithm: Algorithm,
         collective: Collective,
+        placement: Placement,
         n: u32,
     ) -> Result<Arc<VerifiedPlan>, PlanError> {
-        let key = (algorithm, collective, n);
+        let key = (algorithm, collective, placement, n);
         self.uses += 1;
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
             entry.last_use = self.uses;
             return Ok(Arc::clone(&entry.plan));
         }
-        let plan = Arc::new(verify(build(algorithm, collective, n)?)?);
+        let plan = Arc::new(prove(algorithm, collective, placement, n)?);
         self.keep(key, Arc::clone(&plan));
         Ok(plan)
     }
 
-    fn keep(&mut self, key: (Algorithm, Collective, u32), plan: Arc<VerifiedPlan>) {
+    fn keep(&mut self, key: Key, plan: Arc<VerifiedPlan>) {
         let steps = size(&plan);
         while !self.entries.is_empty()
             && (self.entries.len() >= PLANS_MAX || self.steps + steps > STEPS_KEPT_MAX)
@@ -98,8 +90,8 @@ mod tests {
     #[test]
     fn the_same_plan_is_given_again() {
         let mut cache = PlanCache::new();
-        let first = cache.get(Algorithm::Ring, Collective::AllReduce, 4).unwrap();
-        let again = cache.get(Algorithm::Ring, Collective::AllReduce, 4).unwrap();
+        let first = cache.get(Algorithm::Ring, Collective::AllReduce, Placement::InPlace, 4).unwrap();
+        let again = cache.get(Algorithm::Ring, Collective::AllReduce, Placement::InPlace, 4).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         assert_eq!(cache.entries.len(), 1);
     }
@@ -108,7 +100,8 @@ mod tests {
     fn the_least_recently_used_goes_first() {
         let mut cache = PlanCache::new();
         let broadcast = |root| Collective::Broadcast { root: Rank(root) };
-        let mut get = |root, n| cache.get(Algorithm::BinomialTree, broadcast(root), n).unwrap();
+        let mut get =
+            |root, n| cache.get(Algorithm::BinomialTree, broadcast(root), Placement::InPlace, n).unwrap();
         let kept = get(0, 3);
         let lost = get(1, 3);
         for n in [16, 32, 48, 64] {
@@ -126,7 +119,7 @@ mod tests {
     fn large_plans_leave_room_for_few() {
         let mut cache = PlanCache::new();
         for n in 56..=64 {
-            cache.get(Algorithm::Ring, Collective::AllReduce, n).unwrap();
+            cache.get(Algorithm::Ring, Collective::AllReduce, Placement::InPlace, n).unwrap();
             let steps: usize = cache.entries.iter().map(|entry| size(&entry.plan)).sum();
             assert_eq!(steps, cache.steps);
             assert!(cache.steps <= STEPS_KEPT_MAX);
@@ -135,7 +128,8 @@ mod tests {
 
     #[test]
     fn what_an_algorithm_can_not_do_is_said() {
-        let unsupported = PlanCache::new().get(Algorithm::BinomialTree, Collective::AllReduce, 4);
+        let unsupported =
+            PlanCache::new().get(Algorithm::BinomialTree, Collective::AllReduce, Placement::InPlace, 4);
         assert!(matches!(unsupported, Err(PlanError::Unsupported(_))));
     }
 }

@@ -16,16 +16,20 @@ pub(crate) mod algorithms;
 mod builder;
 mod cache;
 pub mod draw;
+mod out_of_place;
 mod plan;
 mod select;
 mod verify;
 
 pub use builder::{Message, Operand, PlanBuilder, Sent};
 pub(crate) use cache::PlanCache;
+pub use out_of_place::out_of_place;
+pub(crate) use plan::Extent;
 pub use plan::{
-    Action, After, Collective, Partition, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
+    Action, After, Collective, Partition, Placement, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
 pub use select::{
-    Algorithm, Choice, Explanation, Facts, Order, UnknownAlgorithm, Unsupported, build, choose,
+    Algorithm, Choice, Explanation, Facts, Order, PlanError, UnknownAlgorithm, Unsupported, build, choose,
+    prove,
 };
 pub use verify::{RANKS_MAX, VerifiedPlan, VerifyError, association, verify};

@@ -17,42 +17,193 @@ use std::fmt;
 
 use crate::rank::Rank;
 
-/// What a plan computes. Block layout of each is in the docs of its variant; `n` is the number of ranks.
+/// What a plan computes; `n` is the number of ranks.
+///
+/// | | what a rank hands in | what it gets |
+/// |---|---|---|
+/// | `AllReduce` | a vector | the reduction over all ranks |
+/// | `AllGather` | one part, the `1/n` of its rank | all parts |
+/// | `ReduceScatter` | a vector | its part of the reduction |
+/// | `Broadcast` | at the root, a vector | that vector |
+/// | `Reduce` | a vector | at the root, the reduction |
+/// | `Gather` | one part | at the root, all parts |
+/// | `Scatter` | at the root, all parts | its part |
+/// | `AllToAll` | a part for each rank | the part for it of each rank |
+/// | `Scan` | a vector | the reduction over the ranks up to its own |
+/// | `ExScan` | a vector | the reduction over the ranks before its own; nothing at rank 0 |
+///
+/// Where it speaks of parts, there are `n` equal ones, in the order of ranks, and each is one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Output in: one's own vector; Output out: the reduction over all ranks.
+    /// A reduction for all.
     AllReduce,
-    /// Output has a multiple of `n` blocks; in: one's own `1/n` holds data; out: all of it does.
+    /// The parts of all, for all.
     AllGather,
-    /// Output has a multiple of `n` blocks; in: one's own vector; out: one's own `1/n` holds the reduction,
-    /// the rest is undefined.
+    /// A part of a reduction for each. In place, the rest of the vector is undefined afterwards.
     ReduceScatter,
-    /// Output in: data at the root; out: data everywhere.
+    /// The root's vector for all. There is no second buffer for it.
     Broadcast {
-        /// The rank whose data all get.
+        /// The rank whose vector all get.
         root: Rank,
     },
+    /// A reduction for the root. In place, the vectors of others are undefined afterwards.
+    Reduce {
+        /// The rank that gets the result.
+        root: Rank,
+    },
+    /// The parts of all, for the root. In place, it has room for all of them, and the others have their own.
+    Gather {
+        /// The rank that gets the parts.
+        root: Rank,
+    },
+    /// A part of the root's for each. In place, the root keeps all of them, and the others have room for their own.
+    Scatter {
+        /// The rank that has the parts.
+        root: Rank,
+    },
+    /// A part of each for each.
+    AllToAll,
+    /// A reduction over the ranks up to one's own.
+    Scan,
+    /// A reduction over the ranks before one's own. In place, rank 0 keeps its vector.
+    ExScan,
+}
+
+impl Collective {
+    /// Its name, as that of the operation that does it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Collective::AllReduce => "all_reduce",
+            Collective::AllGather => "all_gather",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::Broadcast { .. } => "broadcast",
+            Collective::Reduce { .. } => "reduce",
+            Collective::Gather { .. } => "gather",
+            Collective::Scatter { .. } => "scatter",
+            Collective::AllToAll => "all_to_all",
+            Collective::Scan => "scan",
+            Collective::ExScan => "exscan",
+        }
+    }
+
+    /// The rank that is unlike the others, if one is.
+    pub const fn root(self) -> Option<Rank> {
+        match self {
+            Collective::Broadcast { root }
+            | Collective::Reduce { root }
+            | Collective::Gather { root }
+            | Collective::Scatter { root } => Some(root),
+            _ => None,
+        }
+    }
+
+    /// Whether a vector consists of equal parts, one per rank.
+    pub const fn has_parts(self) -> bool {
+        matches!(
+            self,
+            Collective::AllGather
+                | Collective::ReduceScatter
+                | Collective::Gather { .. }
+                | Collective::Scatter { .. }
+                | Collective::AllToAll
+        )
+    }
+
+    /// Whether elements are combined, and not only moved.
+    pub const fn reduces(self) -> bool {
+        matches!(
+            self,
+            Collective::AllReduce
+                | Collective::ReduceScatter
+                | Collective::Reduce { .. }
+                | Collective::Scan
+                | Collective::ExScan
+        )
+    }
+
+    /// Whether it can be done from one buffer to another.
+    pub(crate) const fn has_input(self) -> bool {
+        !matches!(self, Collective::Broadcast { .. })
+    }
+
+    /// What a buffer of `rank` has room for.
+    pub(crate) const fn extent(self, placement: Placement, space: Space, rank: Rank) -> Extent {
+        match (space, placement) {
+            (Space::Input, Placement::OutOfPlace) => self.given(rank.index()),
+            (Space::Output, Placement::InPlace) => self.in_place(rank.index()),
+            (Space::Output, Placement::OutOfPlace) => self.got(rank.index()),
+            (Space::Input, Placement::InPlace) | (Space::Scratch(_), _) => Extent::None,
+        }
+    }
+
+    /// What `rank` hands in.
+    const fn given(self, rank: usize) -> Extent {
+        match self {
+            Collective::AllGather | Collective::Gather { .. } => Extent::Part,
+            Collective::Broadcast { root } | Collective::Scatter { root } if root.index() != rank => {
+                Extent::None
+            }
+            _ => Extent::All,
+        }
+    }
+
+    /// What `rank` gets.
+    const fn got(self, rank: usize) -> Extent {
+        match self {
+            Collective::ReduceScatter | Collective::Scatter { .. } => Extent::Part,
+            Collective::Reduce { root } | Collective::Gather { root } if root.index() != rank => Extent::None,
+            _ => Extent::All,
+        }
+    }
+
+    /// What the one buffer of `rank` has room for.
+    const fn in_place(self, rank: usize) -> Extent {
+        match self {
+            Collective::Gather { root } | Collective::Scatter { root } if root.index() != rank => {
+                Extent::Part
+            }
+            _ => Extent::All,
+        }
+    }
+}
+
+/// How much of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    None,
+    /// The part of the rank.
+    Part,
+    All,
 }
 
 impl fmt::Display for Collective {
     /// As the operation that does it: "all_reduce", "broadcast from rank 2".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
         match self {
-            Collective::AllReduce => f.write_str("all_reduce"),
-            Collective::AllGather => f.write_str("all_gather"),
-            Collective::ReduceScatter => f.write_str("reduce_scatter"),
-            Collective::Broadcast { root } => write!(f, "broadcast from rank {root}"),
+            Collective::Broadcast { root } | Collective::Scatter { root } => write!(f, " from rank {root}"),
+            Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),
+            _ => Ok(()),
         }
     }
+}
+
+/// Whether what a rank hands in and what it gets are in one buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// They are: [`Space::Output`] is both.
+    #[default]
+    InPlace,
+    /// They are not: [`Space::Input`] holds what is handed in, and is never written.
+    OutOfPlace,
 }
 
 /// Which memory a range lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Space {
-    /// The caller's source buffer, where it is another than the result's. Never written. No call has one yet: all work in place,
-    /// and a plan that reads it is refused.
+    /// The caller's source buffer, in a plan that is [out of place](Placement::OutOfPlace). Never written.
     Input,
     /// The caller's result buffer; for an operation in place also its source.
     Output,
@@ -62,8 +213,9 @@ pub enum Space {
 
 /// Blocks `first .. first + count` of the vector, in one space.
 ///
-/// A scratch area holds a span of blocks too, and ranges in it use the vector's block numbers: the block is the
-/// same wherever it lies.
+/// A buffer or scratch area holds a [span](Plan::span) of blocks, and ranges in it use the vector's block numbers: a block is the
+/// same wherever it lies. Where all blocks are equally long, because the vector has as many equal parts, one may also be put where
+/// another would be, as [`Collective::AllToAll`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
     /// Where it lies.
@@ -85,9 +237,9 @@ impl Range {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// Whether both have the same blocks, wherever they lie.
-    pub const fn same_blocks(&self, other: &Range) -> bool {
-        self.first == other.first && self.count == other.count
+    /// Whether all of `other` is in it.
+    pub(crate) const fn has(&self, other: &Range) -> bool {
+        self.first <= other.first && other.blocks().end <= self.blocks().end
     }
 }
 
@@ -98,7 +250,7 @@ pub type StepId = u16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum After {
-    /// This step may go as far as that one has come. Both must cover the same blocks.
+    /// This step may go as far as that one has come. Both must cover the same blocks, or [as long ones](Plan::fits).
     /// For a `Send`, "come" means released.
     Stream(StepId),
     /// This step may start when that one is done.
@@ -118,7 +270,7 @@ impl After {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// A range of one's own, with the same blocks as the destination. It may be the destination itself.
+    /// A range of one's own, as long as the destination. It may be the destination itself.
     Local(Range),
     /// What `from` sends in its message `message` to this rank.
     Peer {
@@ -162,7 +314,7 @@ pub enum Action {
         /// Where it goes.
         dst: Range,
     },
-    /// Copies between one's own ranges of the same blocks.
+    /// Copies between one's own ranges.
     Copy {
         /// From here.
         src: Range,
@@ -257,11 +409,49 @@ pub struct Plan {
     pub blocks: u32,
     /// Elements that are never separated by a cut (except at the end of the vector).
     pub granule: u32,
+    /// Whether there is a source buffer beside that of the result.
+    pub placement: Placement,
     /// One part per rank.
     pub ranks: Vec<RankPlan>,
 }
 
 impl Plan {
+    /// The blocks that a buffer of `rank` holds, if it has that buffer. A buffer begins with the first of them.
+    pub fn span(&self, rank: Rank, space: Space) -> Option<Range> {
+        if let Space::Scratch(area) = space {
+            return self.ranks.get(rank.index())?.scratch.get(usize::from(area)).copied();
+        }
+        self.blocks_of(self.collective.extent(self.placement, space, rank), rank, space)
+    }
+
+    /// The blocks that `rank` hands in, where they lie.
+    pub fn given(&self, rank: Rank) -> Option<Range> {
+        let space = match self.placement {
+            Placement::InPlace => Space::Output,
+            Placement::OutOfPlace => Space::Input,
+        };
+        self.blocks_of(self.collective.given(rank.index()), rank, space)
+    }
+
+    /// The blocks of the output in which `rank` gets something.
+    pub(crate) fn got(&self, rank: Rank) -> Option<Range> {
+        self.blocks_of(self.collective.got(rank.index()), rank, Space::Output)
+    }
+
+    fn blocks_of(&self, extent: Extent, rank: Rank, space: Space) -> Option<Range> {
+        match extent {
+            Extent::None => None,
+            Extent::Part => Some(Range::new(space, rank.0, 1)),
+            Extent::All => Some(Range::new(space, 0, self.blocks)),
+        }
+    }
+
+    /// Whether both have the same number of elements, whatever the count: the same blocks, or as many where each block is one
+    /// of the equal parts.
+    pub fn fits(&self, one: &Range, other: &Range) -> bool {
+        one.count == other.count && (one.first == other.first || self.collective.has_parts())
+    }
+
     /// How this plan cuts a vector of `len` elements.
     pub fn partition(&self, len: usize) -> Partition {
         // A plan that was not proved yet may have neither.

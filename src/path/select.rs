@@ -11,10 +11,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::path::algorithms::{
-    binomial_tree, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, recursive_doubling, ring,
+    binomial_tree, chain, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, pairwise,
+    recursive_doubling, ring,
 };
-use crate::path::plan::{Action, Collective, Plan};
-use crate::path::verify::RANKS_MAX;
+use crate::path::out_of_place;
+use crate::path::plan::{Action, Collective, Placement, Plan};
+use crate::path::verify::{RANKS_MAX, VerifiedPlan, VerifyError, verify};
 
 /// The largest world on which everybody sends to everybody: from there on 2(n − 1) messages per rank cost more than
 /// 2 log₂ n rounds.
@@ -52,9 +54,11 @@ pub enum Algorithm {
     ///
     /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
     MeshTwoShot,
-    /// All to rank 0, and the sum back to all: for small vectors of few ranks that share processors. Sums are in rank order.
+    /// All to one rank, and from it to all: for few ranks, and small vectors of those that share processors. Sums are in rank
+    /// order.
     ///
-    /// all_reduce: 2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, two messages at the others.
+    /// all_reduce: 2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, two messages at the others; reduce: (α + βm + γm)(n−1) at the root;
+    /// gather and scatter: (α + βm/n)(n−1) there.
     FlatTree,
     /// Whole vectors between ranks at distance 1, 2, 4, …: for small vectors on many ranks. Sums are a tree over
     /// neighbouring ranks.
@@ -71,10 +75,19 @@ pub enum Algorithm {
     ///
     /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
     Ring,
-    /// Broadcast in ⌈log₂ n⌉ hops, passed on as it comes.
+    /// To or from one rank in ⌈log₂ n⌉ hops. Sums are those of recursive doubling.
     ///
-    /// ⌈log₂ n⌉·(α + βm) at most.
+    /// broadcast, passed on as it comes: (α + βm)·⌈log₂ n⌉ at most; reduce: (α + βm + γm)·⌈log₂ n⌉; gather and scatter:
+    /// α⌈log₂ n⌉ + βm(n−1)/n.
     BinomialTree,
+    /// From each rank to the next, passed on as it comes: scans of large vectors. Sums are rounded rank by rank.
+    ///
+    /// (α + βm + γm)(n−1) at most, and α(n−1) + (β + γ)m for large vectors.
+    Chain,
+    /// Each rank with each other, some at a time: all_to_all of many ranks.
+    ///
+    /// α(n−1) + βm(n−1)/n.
+    Pairwise,
 }
 
 impl Algorithm {
@@ -87,6 +100,8 @@ impl Algorithm {
         Algorithm::HalvingDoubling,
         Algorithm::Ring,
         Algorithm::BinomialTree,
+        Algorithm::Chain,
+        Algorithm::Pairwise,
     ];
 
     /// The name, as users give it.
@@ -99,41 +114,72 @@ impl Algorithm {
             Algorithm::HalvingDoubling => halving_doubling::NAME,
             Algorithm::Ring => ring::NAME,
             Algorithm::BinomialTree => binomial_tree::NAME,
+            Algorithm::Chain => chain::NAME,
+            Algorithm::Pairwise => pairwise::NAME,
         }
     }
 
     /// Whether it can do this collective.
     pub const fn supports(self, collective: Collective) -> bool {
+        use Collective as C;
         match self {
-            Algorithm::MeshOneShot | Algorithm::MeshTwoShot => true,
-            Algorithm::FlatTree => matches!(collective, Collective::AllReduce),
+            Algorithm::MeshOneShot => matches!(
+                collective,
+                C::AllReduce
+                    | C::AllGather
+                    | C::ReduceScatter
+                    | C::Broadcast { .. }
+                    | C::AllToAll
+                    | C::Scan
+                    | C::ExScan
+            ),
+            Algorithm::MeshTwoShot => matches!(
+                collective,
+                C::AllReduce | C::AllGather | C::ReduceScatter | C::Broadcast { .. } | C::Reduce { .. }
+            ),
+            Algorithm::FlatTree => {
+                matches!(collective, C::AllReduce | C::Reduce { .. } | C::Gather { .. } | C::Scatter { .. })
+            }
             Algorithm::RecursiveDoubling => {
-                matches!(collective, Collective::AllReduce | Collective::AllGather)
+                matches!(collective, C::AllReduce | C::AllGather | C::Scan | C::ExScan)
             }
             Algorithm::HalvingDoubling => {
-                matches!(collective, Collective::AllReduce | Collective::ReduceScatter)
+                matches!(collective, C::AllReduce | C::ReduceScatter | C::Reduce { .. })
             }
-            Algorithm::Ring => !matches!(collective, Collective::Broadcast { .. }),
-            Algorithm::BinomialTree => matches!(collective, Collective::Broadcast { .. }),
+            Algorithm::Ring => matches!(collective, C::AllReduce | C::AllGather | C::ReduceScatter),
+            Algorithm::BinomialTree => {
+                matches!(
+                    collective,
+                    C::Broadcast { .. } | C::Reduce { .. } | C::Gather { .. } | C::Scatter { .. }
+                )
+            }
+            Algorithm::Chain => matches!(collective, C::Scan | C::ExScan),
+            Algorithm::Pairwise => matches!(collective, C::AllToAll),
         }
     }
 
     /// The order in which it associates sums.
-    const fn association(self) -> &'static str {
-        match self {
-            Algorithm::MeshOneShot | Algorithm::MeshTwoShot | Algorithm::FlatTree => {
+    const fn association(self, collective: Collective) -> &'static str {
+        match (self, collective) {
+            _ if !collective.reduces() => EXACT,
+            (Algorithm::MeshOneShot | Algorithm::Chain, Collective::Scan | Collective::ExScan) => {
+                "same bits from run to run, and for every count: sums are in rank order, rounded at each rank"
+            }
+            (Algorithm::MeshOneShot | Algorithm::MeshTwoShot | Algorithm::FlatTree | Algorithm::Chain, _) => {
                 "same bits on all ranks, from run to run, and for every count: sums are in rank order"
             }
-            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => {
+            (Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::BinomialTree, _) => {
                 "same bits on all ranks, from run to run, and for every count: sums are a tree over neighbouring ranks"
             }
-            Algorithm::Ring => {
+            (Algorithm::Ring, _) => {
                 "same bits on all ranks and from run to run; the order of a sum depends on its place and on the count"
             }
-            Algorithm::BinomialTree => EXACT,
+            (Algorithm::Pairwise, _) => EXACT,
         }
     }
 }
+
+const ALONE: &str = "a rank alone has nothing to send";
 
 const EXACT: &str = "same bits everywhere: nothing is computed";
 
@@ -146,7 +192,8 @@ impl fmt::Display for Algorithm {
 /// No algorithm has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, flat-tree, recursive-doubling, halving-doubling, ring and binomial-tree"
+    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, flat-tree, recursive-doubling, halving-doubling, ring, \
+     binomial-tree, chain and pairwise"
 )]
 pub struct UnknownAlgorithm(pub String);
 
@@ -293,7 +340,7 @@ pub struct Choice {
 #[non_exhaustive]
 pub enum Unsupported {
     /// The algorithm can't do the collective.
-    #[error("{algorithm} has no {}", collective_name(*.collective))]
+    #[error("{algorithm} has no {}", .collective.name())]
     #[non_exhaustive]
     Collective {
         /// Which algorithm.
@@ -317,15 +364,6 @@ pub enum Unsupported {
         /// How many ranks there are.
         ranks: u32,
     },
-}
-
-pub(crate) fn collective_name(collective: Collective) -> &'static str {
-    match collective {
-        Collective::AllReduce => "all_reduce",
-        Collective::AllGather => "all_gather",
-        Collective::ReduceScatter => "reduce_scatter",
-        Collective::Broadcast { .. } => "broadcast",
-    }
 }
 
 /// The algorithm for a collective on a vector of `bytes` bytes (the whole of it, as it is in the output), or the
@@ -354,7 +392,12 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
     let ring =
         facts.order == Order::Any && bytes / u64::from(facts.world.max(1)) >= facts.ring_block_bytes_min;
     match collective {
-        _ if facts.world <= 1 => (Algorithm::MeshOneShot, "a rank alone has nothing to do"),
+        Collective::Reduce { .. } | Collective::Gather { .. } | Collective::Scatter { .. }
+            if facts.world <= 1 =>
+        {
+            (Algorithm::FlatTree, ALONE)
+        }
+        _ if facts.world <= 1 => (Algorithm::MeshOneShot, ALONE),
         Collective::AllGather | Collective::ReduceScatter if mesh => {
             (Algorithm::MeshOneShot, "few ranks: each block goes straight to where it is needed")
         }
@@ -378,6 +421,43 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
             (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank carries its share of the bytes")
         }
+        Collective::AllToAll if mesh => {
+            (Algorithm::MeshOneShot, "few ranks: each part goes straight to where it is needed")
+        }
+        Collective::AllToAll => {
+            (Algorithm::Pairwise, "many ranks: no receiver has more to take than one sender gives")
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } if mesh => {
+            (Algorithm::FlatTree, "few ranks: each part goes straight to where it is needed")
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } if bytes > facts.doubling_bytes_max => {
+            (Algorithm::FlatTree, "many ranks and large parts: nobody passes on what is not his")
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } => {
+            (Algorithm::BinomialTree, "many ranks and small parts: fewest messages at the root")
+        }
+        Collective::Reduce { .. } if mesh && bytes <= facts.one_shot_bytes_max() => {
+            (Algorithm::FlatTree, "few ranks and a small vector: one message each")
+        }
+        Collective::Reduce { .. } if mesh => {
+            (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank sums its share of the bytes")
+        }
+        Collective::Reduce { .. } if bytes <= facts.doubling_bytes_max => {
+            (Algorithm::BinomialTree, "many ranks and a small vector: fewest hops")
+        }
+        Collective::Reduce { .. } => {
+            (Algorithm::HalvingDoubling, "many ranks and a large vector: few rounds and few bytes")
+        }
+        Collective::Scan | Collective::ExScan if mesh && bytes <= facts.one_shot_bytes_max() => {
+            (Algorithm::MeshOneShot, "few ranks and a small vector: one message to each rank after one's own")
+        }
+        Collective::Scan | Collective::ExScan if mesh => {
+            (Algorithm::Chain, "few ranks and a large vector: one message each, passed on as it comes")
+        }
+        Collective::Scan | Collective::ExScan if ring => {
+            (Algorithm::Chain, "a large vector, and any order of sums allowed: passed on as it comes")
+        }
+        Collective::Scan | Collective::ExScan => (Algorithm::RecursiveDoubling, "many ranks: fewest rounds"),
         Collective::Broadcast { .. } => {
             (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes")
         }
@@ -395,7 +475,7 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
     }
 }
 
-/// The plan of an algorithm for `n` ranks.
+/// The plan of an algorithm for `n` ranks, in place.
 ///
 /// # Errors
 ///
@@ -420,9 +500,66 @@ pub fn build(algorithm: Algorithm, collective: Collective, n: u32) -> Result<Pla
         (Algorithm::Ring, Collective::AllGather) => ring::all_gather(n),
         (Algorithm::Ring, Collective::ReduceScatter) => ring::reduce_scatter(n),
         (Algorithm::BinomialTree, Collective::Broadcast { root }) => binomial_tree::broadcast(root, n),
+        (Algorithm::MeshTwoShot, Collective::Reduce { root }) => mesh_two_shot::reduce(root, n),
+        (Algorithm::FlatTree, Collective::Reduce { root }) => flat_tree::reduce(root, n),
+        (Algorithm::HalvingDoubling, Collective::Reduce { root }) => halving_doubling::reduce(root, n),
+        (Algorithm::BinomialTree, Collective::Reduce { root }) => binomial_tree::reduce(root, n),
+        (Algorithm::FlatTree, Collective::Gather { root }) => flat_tree::gather(root, n),
+        (Algorithm::BinomialTree, Collective::Gather { root }) => binomial_tree::gather(root, n),
+        (Algorithm::FlatTree, Collective::Scatter { root }) => flat_tree::scatter(root, n),
+        (Algorithm::BinomialTree, Collective::Scatter { root }) => binomial_tree::scatter(root, n),
+        (Algorithm::MeshOneShot, Collective::AllToAll) => mesh_one_shot::all_to_all(n),
+        (Algorithm::Pairwise, Collective::AllToAll) => pairwise::all_to_all(n),
+        (Algorithm::MeshOneShot, Collective::Scan) => mesh_one_shot::scan(n),
+        (Algorithm::Chain, Collective::Scan) => chain::scan(n),
+        (Algorithm::RecursiveDoubling, Collective::Scan) => recursive_doubling::scan(n),
+        (Algorithm::MeshOneShot, Collective::ExScan) => mesh_one_shot::exscan(n),
+        (Algorithm::Chain, Collective::ExScan) => chain::exscan(n),
+        (Algorithm::RecursiveDoubling, Collective::ExScan) => recursive_doubling::exscan(n),
         _ => return Err(Unsupported::Collective { algorithm, collective }),
     };
     Ok(plan)
+}
+
+/// The plan of an algorithm for `n` ranks, proved.
+///
+/// # Errors
+///
+/// If the algorithm can't do the collective, or not on `n` ranks, or there is no second buffer for it. [`PlanError::Wrong`] of
+/// another kind would be a bug here.
+pub fn prove(
+    algorithm: Algorithm,
+    collective: Collective,
+    placement: Placement,
+    n: u32,
+) -> Result<VerifiedPlan, PlanError> {
+    let in_place = build(algorithm, collective, n)?;
+    if placement == Placement::InPlace {
+        return Ok(verify(in_place)?);
+    }
+    // What can do with less than what comes of the plan in place.
+    let own = match (algorithm, collective) {
+        (Algorithm::MeshOneShot, Collective::AllReduce) => Some(mesh_one_shot::all_reduce_out_of_place(n)),
+        (Algorithm::MeshOneShot, Collective::AllToAll) => Some(mesh_one_shot::all_to_all_out_of_place(n)),
+        (Algorithm::Pairwise, Collective::AllToAll) => Some(pairwise::all_to_all_out_of_place(n)),
+        _ => None,
+    };
+    match own {
+        Some(plan) => Ok(verify(plan)?),
+        None => Ok(out_of_place(&verify(in_place)?)?),
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The algorithm can't do this.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The plan is wrong.
+    #[error("the plan is wrong: {0}")]
+    Wrong(#[from] VerifyError),
 }
 
 fn check(algorithm: Algorithm, collective: Collective, n: u32) -> Result<(), Unsupported> {
@@ -431,8 +568,10 @@ fn check(algorithm: Algorithm, collective: Collective, n: u32) -> Result<(), Uns
     }
     match collective {
         _ if !algorithm.supports(collective) => Err(Unsupported::Collective { algorithm, collective }),
-        Collective::Broadcast { root } if root.0 >= n => Err(Unsupported::Root { root: root.0, ranks: n }),
-        _ => Ok(()),
+        _ => match collective.root() {
+            Some(root) if root.0 >= n => Err(Unsupported::Root { root: root.0, ranks: n }),
+            _ => Ok(()),
+        },
     }
 }
 
@@ -469,7 +608,6 @@ impl Explanation {
                 (messages + 1, elements.saturating_add(more))
             })
         };
-        let moves_only = matches!(plan.collective, Collective::AllGather | Collective::Broadcast { .. });
         Explanation {
             choice,
             collective: plan.collective,
@@ -482,7 +620,7 @@ impl Explanation {
                 .max()
                 .unwrap_or(0),
             cost: cost(choice.algorithm, plan.collective),
-            guarantee: if moves_only { EXACT } else { choice.algorithm.association() },
+            guarantee: choice.algorithm.association(plan.collective),
         }
     }
 }
@@ -492,6 +630,22 @@ const fn cost(algorithm: Algorithm, collective: Collective) -> &'static str {
     use Algorithm as A;
     use Collective as C;
     match (algorithm, collective) {
+        (A::FlatTree, C::Reduce { .. }) => "(α + βm + γm)(n−1) at the root, and α + βm at the others",
+        (A::FlatTree, C::Gather { .. } | C::Scatter { .. }) => {
+            "(α + βm/n)(n−1) at the root, and α + βm/n at the others"
+        }
+        (A::MeshTwoShot, C::Reduce { .. }) => "αn + (β + γ)m",
+        (A::HalvingDoubling, C::Reduce { .. }) => {
+            "2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and α + βm + γm if n ≠ N"
+        }
+        (A::BinomialTree, C::Reduce { .. }) => "(α + βm + γm)·⌈log₂ n⌉",
+        (A::BinomialTree, C::Gather { .. } | C::Scatter { .. }) => "α⌈log₂ n⌉ + βm(n−1)/n",
+        (A::MeshOneShot, C::Scan | C::ExScan) => {
+            "(α + βm)(n−1) at rank 0, and as much with γm(n−1) at the last"
+        }
+        (A::RecursiveDoubling, C::Scan | C::ExScan) => "(α + βm + 2γm)·⌈log₂ n⌉",
+        (A::Chain, _) => "(α + βm + γm)(n−1), and α(n−1) + (β + γ)m for large vectors",
+        (A::Pairwise, _) | (_, C::AllToAll) => "α(n−1) + βm(n−1)/n",
         (A::MeshOneShot, C::AllReduce) => "α(n−1) + β(n−1)m + γ(n−1)m",
         (A::MeshOneShot, C::Broadcast { .. }) => "α(n−1) + β(n−1)m",
         (A::MeshTwoShot | A::Ring, C::AllReduce) => "2α(n−1) + 2βm(n−1)/n + γm(n−1)/n",
@@ -518,7 +672,7 @@ fn counted(number: u64, what: &str) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Choice { algorithm, reason } = self.choice;
-        writeln!(f, "{} by {algorithm}: {reason}", collective_name(self.collective))?;
+        writeln!(f, "{} by {algorithm}: {reason}", self.collective.name())?;
         writeln!(
             f,
             "per rank: up to {}, {}, {} sent",

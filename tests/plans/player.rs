@@ -4,7 +4,7 @@
 //! one that does not takes it when the chunk is consumed. Which of the two a message meets is random.
 
 use hcomm::Rank;
-use hcomm::path::{Action, After, Collective, Plan, Post, Range, Source, Space};
+use hcomm::path::{Action, After, Collective, Placement, Plan, Post, Range, Source, Space};
 
 /// Xorshift (George Marsaglia, 2003), with a seed that is spread over all bits.
 pub struct Random(u64);
@@ -59,22 +59,36 @@ pub fn inputs<T>(n: u32, count: usize, value: impl Fn(u32, usize) -> T) -> Vec<V
 /// Compares with the naive result.
 pub fn check(plan: &Plan, inputs: &[Vec<i64>], results: &[Vec<Option<i64>>]) -> Result<(), String> {
     let n = inputs.len();
-    let count = inputs[0].len();
-    let owner = |at: usize| at / (count / n);
+    let part = inputs[0].len() / n;
     for (rank, result) in results.iter().enumerate() {
-        for at in 0..count {
-            let sum = inputs.iter().map(|input| input[at]).sum::<i64>();
-            let sum = if n == 1 { sum } else { sum.finish() };
+        for (at, found) in result.iter().enumerate() {
+            let of = |ranks: &[Vec<i64>]| ranks.iter().map(|input| input[at]).sum::<i64>();
+            let all = || if n == 1 { of(inputs) } else { of(inputs).finish() };
+            let in_place = plan.placement == Placement::InPlace;
+            let is_own = || at / part == rank;
             let expected = match plan.collective {
-                Collective::AllReduce => sum,
-                Collective::ReduceScatter if owner(at) != rank => continue,
-                Collective::ReduceScatter => sum,
-                Collective::AllGather => inputs[owner(at)][at],
+                Collective::AllReduce => all(),
+                Collective::ReduceScatter if is_own() => all(),
+                Collective::Reduce { root } if root.index() == rank => all(),
+                Collective::ReduceScatter | Collective::Reduce { .. } => continue,
+                Collective::AllGather => inputs[at / part][at],
+                Collective::Gather { root } if root.index() == rank => inputs[at / part][at],
+                // Not the result, but nothing to be spoilt either.
+                Collective::Gather { .. } if in_place && is_own() => inputs[rank][at],
+                Collective::Scatter { root } if is_own() || in_place && root.index() == rank => {
+                    inputs[root.index()][at]
+                }
+                Collective::Gather { .. } | Collective::Scatter { .. } => continue,
                 Collective::Broadcast { root } => inputs[root.index()][at],
+                Collective::AllToAll => inputs[at / part][rank * part + at % part],
+                Collective::Scan => of(&inputs[..=rank]),
+                Collective::ExScan if rank > 0 => of(&inputs[..rank]),
+                Collective::ExScan if in_place => inputs[0][at],
+                Collective::ExScan => continue,
                 _ => return Err("unknown collective".to_string()),
             };
-            if result[at] != Some(expected) {
-                return Err(format!("rank {rank}, element {at}: {:?}, should be {expected}", result[at]));
+            if *found != Some(expected) {
+                return Err(format!("rank {rank}, element {at}: {found:?}, should be {expected}"));
             }
         }
     }
@@ -96,7 +110,7 @@ pub struct Player<'a, T> {
     random: &'a mut Random,
     links: Links,
     count: usize,
-    /// Per rank: output, then scratch areas, each as long as the vector.
+    /// Per rank: output, input, then scratch areas, each as long as the vector.
     memory: Vec<Vec<Vec<Option<T>>>>,
     /// Elements moved; of a send, elements sent.
     moved: Vec<Vec<usize>>,
@@ -109,17 +123,14 @@ pub struct Player<'a, T> {
 impl<'a, T: Number> Player<'a, T> {
     pub fn new(plan: &'a Plan, inputs: &[Vec<T>], links: Links, random: &'a mut Random) -> Self {
         let count = inputs[0].len();
-        let n = plan.ranks.len();
-        let holds = |rank: usize, at: usize| match plan.collective {
-            Collective::AllGather => at / (count / n) == rank,
-            Collective::Broadcast { root } => root.index() == rank,
-            _ => true,
-        };
         let memory = plan.ranks.iter().zip(inputs).enumerate().map(|(rank, (part, input))| {
-            let output =
-                input.iter().enumerate().map(|(at, value)| holds(rank, at).then_some(*value)).collect();
-            let scratch = part.scratch.iter().map(|_| vec![None; count]);
-            std::iter::once(output).chain(scratch).collect()
+            let mut spaces = vec![vec![None; count]; part.scratch.len() + 2];
+            if let Some(given) = plan.given(Rank(rank as u32)) {
+                for at in plan.partition(count).elements(given) {
+                    spaces[space(given.space)][at] = Some(input[at]);
+                }
+            }
+            spaces
         });
         let memory = memory.collect();
         let zeros: Vec<Vec<usize>> = plan.ranks.iter().map(|part| vec![0; part.steps.len()]).collect();
@@ -227,7 +238,7 @@ impl<'a, T: Number> Player<'a, T> {
                     }
                 }
                 _ => {
-                    let value = self.value(rank, action, offset, element);
+                    let value = self.value(rank, action, offset);
                     self.memory[rank][space(action.range().space)][element] = value;
                     self.done[rank][step] += 1;
                 }
@@ -242,17 +253,16 @@ impl<'a, T: Number> Player<'a, T> {
         }
     }
 
-    fn value(&self, rank: usize, action: &Action, offset: usize, element: usize) -> Option<T> {
-        let local = |range: &Range| self.memory[rank][space(range.space)][element];
+    fn value(&self, rank: usize, action: &Action, offset: usize) -> Option<T> {
         match action {
-            Action::Place { from, message, .. } => self.sent(*from, rank, *message, offset, element),
-            Action::Copy { src, .. } => local(src),
+            Action::Place { from, message, .. } => self.sent(*from, rank, *message, offset),
+            Action::Copy { src, .. } => self.local(rank, *src, offset),
             Action::Reduce { srcs, post, .. } => {
                 let operands: Option<Vec<T>> = srcs
                     .iter()
                     .map(|source| match source {
-                        Source::Local(range) => local(range),
-                        Source::Peer { from, message } => self.sent(*from, rank, *message, offset, element),
+                        Source::Local(range) => self.local(rank, *range, offset),
+                        Source::Peer { from, message } => self.sent(*from, rank, *message, offset),
                         other => panic!("{other:?} is new"),
                     })
                     .collect();
@@ -263,13 +273,17 @@ impl<'a, T: Number> Player<'a, T> {
         }
     }
 
-    fn sent(&self, from: Rank, rank: usize, message: u16, offset: usize, element: usize) -> Option<T> {
+    fn local(&self, rank: usize, range: Range, offset: usize) -> Option<T> {
+        self.memory[rank][space(range.space)][self.elements(range).start + offset]
+    }
+
+    fn sent(&self, from: Rank, rank: usize, message: u16, offset: usize) -> Option<T> {
         let send = self.sender(from, rank, message);
         match &self.carried[from.index()][send] {
             Some(carried) => carried[offset],
             None => {
                 let src = self.plan.ranks[from.index()].steps[send].action.range();
-                self.memory[from.index()][space(src.space)][element]
+                self.local(from.index(), src, offset)
             }
         }
     }
@@ -278,7 +292,8 @@ impl<'a, T: Number> Player<'a, T> {
 fn space(space: Space) -> usize {
     match space {
         Space::Output => 0,
-        Space::Scratch(area) => area as usize + 1,
-        other => unreachable!("no plan reads {other:?}"),
+        Space::Input => 1,
+        Space::Scratch(area) => area as usize + 2,
+        other => unreachable!("{other:?} is new"),
     }
 }

@@ -12,12 +12,13 @@ use super::super::io::EAGER_MAX;
 use super::super::program::{Act, From, Input, Program, Step, Straight};
 use super::super::run::Run;
 use super::super::shared::Submitted;
+use super::super::spaces::Spaces;
 use super::super::state::{Flight, State};
 use super::Terms;
 use crate::buffer::raw::Raw;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
-use crate::path::{Partition, Range};
+use crate::path::Range;
 use crate::runtime::spin::SpinPolicy;
 
 /// Vectors of more bytes, in all, are worth a record.
@@ -27,11 +28,10 @@ const BYTES_MAX: usize = 4 * EAGER_MAX;
 struct Walk<'a> {
     program: &'a Program,
     straight: &'a Straight,
-    partition: Partition,
+    spaces: Spaces,
     members: Arc<[u32]>,
-    raw: Raw,
-    /// Bytes of an element.
-    size: usize,
+    /// Bytes of the vector.
+    bytes: usize,
     call: (u64, u64, u64),
     /// A bit for each step.
     done: u64,
@@ -43,8 +43,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn range(&self, range: Range) -> Raw {
-        let elements = self.partition.elements(range);
-        self.raw.sub(elements.start * self.size..elements.end * self.size)
+        // A program that can be walked has no scratch areas.
+        self.spaces.raw(range, |_| (Raw::EMPTY, 0))
     }
 
     /// Of the world.
@@ -86,14 +86,12 @@ impl Core {
             return None;
         }
         let channel = self.state.channels[request.channel].as_ref()?;
-        let raw = request.parts.raw();
         let mut walk = Walk {
             program: &program,
             straight,
-            partition: program.partition(request.desc.dtype.elements(raw.len())),
+            spaces: Spaces::new(&program, &request.desc, &request.parts),
             members: channel.members.clone(),
-            raw,
-            size: request.desc.dtype.size(),
+            bytes: request.desc.bytes(),
             call: (channel.id, request.seq, request.digest),
             done: 0,
             placed: [0; u64::BITS as usize],
@@ -111,10 +109,9 @@ impl Core {
         let Some(channel) = self.state.way(request) else { return false };
         // What one of whom it gets nothing has said may be that the call is given up.
         let is_open = |peer: &u32| *peer as usize == self.state.io.me || self.is_near(*peer as usize);
-        let (dtype, bytes) = (request.desc.dtype, request.parts.raw().len());
-        let partition = program.partition(dtype.elements(bytes));
-        let is_small = |step: &Step| partition.elements(step.range).len() * dtype.size() <= EAGER_MAX;
-        bytes <= BYTES_MAX
+        let spaces = Spaces::new(program, &request.desc, &request.parts);
+        let is_small = |step: &Step| spaces.bytes(step.range) <= EAGER_MAX;
+        request.desc.bytes() <= BYTES_MAX
             && program.steps.iter().all(is_small)
             && self.is_clear()
             && channel.members.iter().all(is_open)
@@ -149,7 +146,7 @@ impl Core {
             let looks = looks.get_or_insert_with(|| {
                 let sleeps = |rank: &usize| self.neighbours.sleeps(walk.peer(*rank));
                 asleep = walk.straight.peers.iter().any(sleeps);
-                self.near_looks(walk.raw.len(), asleep, policy)
+                self.near_looks(walk.bytes, asleep, policy)
             });
             if !looks.pause(&self.neighbours, walk.straight.peers.iter().map(|rank| walk.peer(*rank))) {
                 if !asleep {

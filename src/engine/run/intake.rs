@@ -56,10 +56,9 @@ impl Run {
         if arrived != done || end > limit {
             return Ok(false);
         }
-        let partition = program.partition(self.elements());
         let mut sources = std::mem::take(&mut self.sources);
         sources.extend(srcs.iter().map(|src| match src {
-            From::Local(range) => self.raw(&partition, *range).sub(done..end),
+            From::Local(range) => self.raw(*range).sub(done..end),
             From::Input(_) => payload,
         }));
         raw.sub(done..end).reduce_from(self.head.reduction(*post), &sources, &[]);

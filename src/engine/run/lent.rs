@@ -8,6 +8,7 @@ use super::super::borrowed::{Borrowed, Here};
 use super::super::io::{EAGER_MAX, Io, UNMAPPED_MIN};
 use super::super::program::{From, Program};
 use super::{Run, SLICE, StepState, WINDOW};
+use crate::buffer::arena::Place;
 use crate::buffer::raw::Raw;
 use crate::link::frame::{Header, Kind, Lent, Outgoing};
 use crate::link::shm::Loan;
@@ -27,8 +28,8 @@ pub(super) struct Message {
 impl Run {
     /// What a message to another process is lent by, if it can be.
     pub(super) fn lend(&self, raw: Raw, peer: usize, io: &mut Io) -> Option<Loan> {
-        match &self.place {
-            Some(place) if self.parts.raw().offset_of(raw).is_some() => {
+        match self.place_of(raw) {
+            Some((place, _)) => {
                 if raw.len() < LEND_MIN {
                     None
                 } else {
@@ -38,6 +39,14 @@ impl Run {
             _ if raw.len() < UNMAPPED_MIN => None,
             _ => io.lend_unmapped(peer),
         }
+    }
+
+    /// Where a range of the caller's buffers lies for other processes: in which memory, and how far from its start there.
+    fn place_of(&self, raw: Raw) -> Option<(&Place, usize)> {
+        let parts = [Some(&self.parts), self.parts.input()];
+        let places = parts.into_iter().zip(&self.places);
+        let mut found = places.filter_map(|(parts, place)| place.as_ref().zip(parts?.raw().offset_of(raw)));
+        found.next()
     }
 
     /// Lets the receiver read further.
@@ -51,7 +60,7 @@ impl Run {
         let StepState { raw, done, queued, lends: Some(loan), .. } = self.steps[index] else {
             return self.set_done(index, self.steps[index].done, all);
         };
-        let place = self.place.as_ref().zip(self.parts.raw().offset_of(raw));
+        let place = self.place_of(raw);
         // The first time, or all of what was lent is read.
         if limit <= queued || queued != done {
             return self.set_done(index, done, all);

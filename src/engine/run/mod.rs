@@ -25,6 +25,7 @@ use std::sync::Arc;
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::program::{Act, Program, Push};
+use super::spaces::Spaces;
 use crate::buffer::arena::Place;
 use crate::buffer::parts::Parts;
 use crate::buffer::pool::Block;
@@ -34,7 +35,7 @@ use crate::link::Class;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing, PAYLOAD_MAX};
 use crate::link::memory::Lease;
 use crate::link::shm::Loan;
-use crate::path::{After, Partition, Range, Space};
+use crate::path::{After, Range};
 
 /// Bytes moved by one step before others get their turn: fits a second-level cache with its operands.
 pub(in crate::engine) const SLICE: usize = 128 << 10;
@@ -50,12 +51,13 @@ pub(crate) struct Run {
     pub head: Head,
     program: Arc<Program>,
     parts: Parts,
+    spaces: Spaces,
     steps: Vec<StepState>,
     inputs: Vec<InputState>,
     scratch: Vec<Block>,
     lease: Option<Arc<Lease>>,
-    /// Where its memory lies for other processes.
-    place: Option<Place>,
+    /// Where the output and the input lie for other processes.
+    places: [Option<Place>; 2],
     /// Per rank: what it lends, once it has said so and its digest was found equal.
     offers: Vec<Option<Arc<Lease>>>,
     /// Steps not finished.
@@ -158,30 +160,30 @@ impl Run {
         memory.scratch.clear();
         memory.offers.clear();
         memory.offers.resize(head.members.len(), None);
-        let place = io.place_of(&parts);
+        let places = [Some(&parts), parts.input()].map(|parts| io.place_of(parts?));
+        let spaces = Spaces::new(&program, &head.desc, &parts);
         let mut run = Run {
             head,
             program,
             parts,
+            spaces,
             steps: memory.steps,
             inputs: memory.inputs,
             scratch: memory.scratch,
             lease: None,
-            place,
+            places,
             offers: memory.offers,
             left: 0,
             sources: memory.sources,
             copies: memory.copies,
         };
         let program = run.program.clone();
-        let partition = program.partition(run.elements());
         for span in &program.scratch {
-            let bytes = partition.elements(*span).len() * run.head.desc.dtype.size();
-            run.scratch.push(io.pool.block(bytes));
+            run.scratch.push(io.pool.block(spaces.bytes(*span)));
         }
         let mut memory_peers = false;
         for (index, step) in program.steps.iter().enumerate() {
-            let raw = run.raw(&partition, step.range);
+            let raw = run.raw(step.range);
             let mut state = StepState::new(raw);
             if done.checked_shr(index as u32).is_some_and(|bits| bits & 1 == 1) {
                 (state.done, state.complete) = (raw.len(), true);
@@ -210,23 +212,8 @@ impl Run {
         run
     }
 
-    /// Elements of the vector that the plan cuts.
-    fn elements(&self) -> usize {
-        self.head.desc.dtype.elements(self.parts.raw().len())
-    }
-
-    fn raw(&self, partition: &Partition, range: Range) -> Raw {
-        let size = self.head.desc.dtype.size();
-        let elements = partition.elements(range);
-        let bytes = elements.start * size..elements.end * size;
-        match range.space {
-            Space::Input | Space::Output => self.parts.raw().sub(bytes),
-            Space::Scratch(area) => {
-                let area = usize::from(area);
-                let base = partition.offset(self.program.scratch[area].first) * size;
-                self.scratch[area].raw().sub(bytes.start - base..bytes.end - base)
-            }
-        }
+    fn raw(&self, range: Range) -> Raw {
+        self.spaces.raw(range, |area| (self.scratch[area].raw(), self.program.scratch[area].first))
     }
 
     /// Tells the ranks of this process what this operation lends.
@@ -306,7 +293,7 @@ impl Run {
                 }
             }
             Act::Copy { src } => {
-                let src = self.raw(&program.partition(self.elements()), *src);
+                let src = self.raw(*src);
                 self.copy(index, src, limit, all)
             }
             Act::Reduce { srcs, streams, .. } => {
@@ -503,7 +490,7 @@ impl Run {
     /// one, links may still know the staging memory; it is `kept` until they have forgotten it.
     pub(crate) fn end(&mut self, io: &mut Io, kept: &mut Vec<Block>) -> Option<Parts> {
         self.take_back_lent(io);
-        self.place = None;
+        self.places = [None, None];
         self.offers.clear();
         for input in &mut self.inputs {
             if let Some(early) = input.early.take() {

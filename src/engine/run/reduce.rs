@@ -81,10 +81,9 @@ impl Run {
 
     /// The part of each source; fewer than there are if one may not be read any more.
     fn enter_inputs(&self, program: &Program, srcs: &[From], done: usize, end: usize, inputs: &mut Vec<Raw>) {
-        let partition = program.partition(self.elements());
         for src in srcs {
             let found = match *src {
-                From::Local(range) => Some(self.raw(&partition, range).sub(done..end)),
+                From::Local(range) => Some(self.raw(range).sub(done..end)),
                 From::Input(input) if self.inputs[input].via_memory => {
                     let Input { from, .. } = self.endpoint(input);
                     let lease = self.offers[from].as_ref();

@@ -57,7 +57,9 @@ fn who_has_left_is_not_lost_because_another_rank_says_so() {
 /// The sum goes into memory that is still being sent, as far as it has left.
 #[test]
 fn a_sum_into_memory_that_is_still_sent_is_right() {
-    let plan = PlanCache::new().get(Algorithm::RecursiveDoubling, Collective::AllReduce, 4).unwrap();
+    let plan = PlanCache::new()
+        .get(Algorithm::RecursiveDoubling, Collective::AllReduce, crate::path::Placement::InPlace, 4)
+        .unwrap();
     let program = Arc::new(Program::new(plan, 0));
     let desc = CallDesc {
         operation: "all_reduce",

@@ -27,7 +27,9 @@ struct Member {
 /// All look for their peers, whatever the number of processors.
 fn world(ranks: usize) -> Vec<Member> {
     let hub = Hub::new(ranks);
-    let plan = PlanCache::new().get(Algorithm::MeshTwoShot, Collective::AllReduce, ranks as u32).unwrap();
+    let plan = PlanCache::new()
+        .get(Algorithm::MeshTwoShot, Collective::AllReduce, crate::path::Placement::InPlace, ranks as u32)
+        .unwrap();
     let member = |rank: usize| {
         let peer = |peer| if peer == rank { PeerLink::Myself } else { PeerLink::Memory };
         let peers = (0..ranks).map(peer).collect();

@@ -198,7 +198,10 @@ impl Scene {
             Call::Exchange(_) => (Algorithm::MeshOneShot, Collective::AllReduce),
             Call::Receive(_) | Call::PointSend(_) => return None,
         };
-        let plan = self.plans.get(algorithm, collective, self.members as u32).unwrap();
+        let plan = self
+            .plans
+            .get(algorithm, collective, crate::path::Placement::InPlace, self.members as u32)
+            .unwrap();
         Some(Arc::new(Program::new(plan, 0)))
     }
 

@@ -281,7 +281,9 @@ fn ranks_that_call_at_the_same_time_are_over_before_they_return() {
     watched("both", || {
         let (near, [fast, bulk]) = link();
         [&fast, &bulk].into_iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
-        let plan = PlanCache::new().get(Algorithm::MeshOneShot, Collective::AllReduce, 2).unwrap();
+        let plan = PlanCache::new()
+            .get(Algorithm::MeshOneShot, Collective::AllReduce, crate::path::Placement::InPlace, 2)
+            .unwrap();
         let begin = Arc::new(Barrier::new(2));
         let rank = |me: usize, link: PeerLink| {
             let (plan, begin) = (plan.clone(), begin.clone());

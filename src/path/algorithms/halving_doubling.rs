@@ -3,6 +3,7 @@
 //! | collective | cost, with N = 2^⌊log₂ n⌋ |
 //! |---|---|
 //! | all_reduce | 2α·log₂ N + (2β + γ)m(N−1)/N, and 2α + (2β + γ)m where n is no power of two |
+//! | reduce | 2α·log₂ N + (2β + γ)m(N−1)/N at most, and α + (β + γ)m where n is no power of two |
 //! | reduce_scatter | α(1 + log₂ N) + (β + γ)m(N−1)/N + βm/N, and α + (β + γ)m where n is no power of two |
 //!
 //! Every element is summed as in [`recursive_doubling`](super::recursive_doubling): the same pairs in the same order
@@ -38,6 +39,28 @@ pub fn all_reduce(n: u32) -> Plan {
     plan.build()
 }
 
+/// Halving, then each block to the root.
+pub fn reduce(root: Rank, n: u32) -> Plan {
+    let core = Core::new(n);
+    let blocks = core.size();
+    let mut plan = PlanBuilder::new(Collective::Reduce { root }, NAME, n, blocks, GRANULE);
+    let all = Range::new(Space::Output, 0, blocks);
+    let parts = halve(&mut plan, core, all, &(0..=blocks).collect::<Vec<_>>());
+    let of_root = (0..blocks).find(|&j| core.rank(j) == root || core.folded(j) == Some(root));
+    let of_root = of_root.map(|j| &parts[j as usize]);
+    for (j, part) in (0..blocks).zip(&parts).filter(|(j, _)| core.rank(*j) != root) {
+        let sent = plan.send(core.rank(j), root, part.held, &part.after());
+        // What comes back was lent before: by a core rank when it was halved away, by a folded one at once.
+        let lent = of_root.and_then(|own| match core.rank(own.core) == root {
+            true => own.lent.iter().find(|(range, _)| range.has(&part.held)).map(|(_, step)| *step),
+            false => own.folded,
+        });
+        let after: Vec<After> = lent.map(After::Whole).into_iter().collect();
+        plan.place(sent.message, part.held, &after);
+    }
+    plan.build()
+}
+
 /// Halving, then each block to its owner.
 pub fn reduce_scatter(n: u32) -> Plan {
     let core = Core::new(n);
@@ -64,6 +87,7 @@ pub fn reduce_scatter(n: u32) -> Plan {
 
 /// What a core rank holds.
 struct Part {
+    core: u32,
     held: Range,
     /// The steps that wrote it, with what they wrote.
     written: Vec<(Range, StepId)>,
@@ -82,6 +106,7 @@ impl Part {
             (all, plan.reduce(core.rank(j), all, &operands, Post::None, &[]))
         });
         Part {
+            core: j,
             held: all,
             written: written.into_iter().collect(),
             lent: Vec::new(),

@@ -5,6 +5,7 @@
 //! | all_reduce | 2α(n−1) + 2β(n−1)m/n + γ(n−1)m/n; the messages of a half are independent |
 //! | reduce_scatter, all_gather | its halves |
 //! | broadcast | 2α(n−1) + 2β(n−1)m/n at the root, half of it at every other rank |
+//! | reduce | αn + (β + γ)m, and the root takes in (α + βm/n)(n−1) twice |
 //!
 //! Every sum is in rank order, as in [`mesh_one_shot`](super::mesh_one_shot): both give the same bits.
 //!
@@ -41,6 +42,19 @@ pub fn reduce_scatter(n: u32) -> Plan {
 pub fn all_gather(n: u32) -> Plan {
     let mut plan = PlanBuilder::new(Collective::AllGather, NAME, n, n, 1);
     gather(&mut plan, None);
+    plan.build()
+}
+
+/// Each rank sums its block in rank order and sends it to the root.
+pub fn reduce(root: Rank, n: u32) -> Plan {
+    let mut plan = PlanBuilder::new(Collective::Reduce { root }, NAME, n, n, GRANULE);
+    let Reduced { own, lent } = scatter_reduce(&mut plan);
+    for (p, own) in (0..n).zip(own).filter(|(p, _)| *p != root.0) {
+        let sent = plan.send(Rank(p), root, block(p), &[After::Stream(own)]);
+        let after: Vec<After> =
+            lent.get(root.0, p).map(|lent| After::Stream(lent.step)).into_iter().collect();
+        plan.place(sent.message, block(p), &after);
+    }
     plan.build()
 }
 

@@ -5,19 +5,23 @@
 //!
 //! - [`mesh_one_shot`]: everybody sends to everybody at once; for small vectors on few ranks.
 //! - [`mesh_two_shot`]: everybody reduces one block and hands it round; for large vectors on few ranks.
-//! - [`flat_tree`]: all to rank 0 and back; for small vectors of few ranks that share processors.
+//! - [`flat_tree`]: all to one rank, and from it to all; for few ranks, and small vectors of those that share processors.
 //! - [`recursive_doubling`]: whole vectors, log₂ n exchanges; for small vectors on many ranks.
 //! - [`halving_doubling`]: ever smaller parts, 2 log₂ n exchanges; for large vectors on many ranks.
 //! - [`ring`]: neighbours only; for very large vectors where the order of a sum does not matter.
-//! - [`binomial_tree`]: broadcast in log₂ n hops.
+//! - [`binomial_tree`]: to or from one rank in log₂ n hops.
+//! - [`chain`]: from each rank to the next; scans of large vectors.
+//! - [`pairwise`]: each rank with each other, some at a time; for many ranks.
 //! - `core`: what the two doubling algorithms share: which ranks exchange, and which are folded in.
 
 pub mod binomial_tree;
+pub mod chain;
 mod core;
 pub mod flat_tree;
 pub mod halving_doubling;
 pub mod mesh_one_shot;
 pub mod mesh_two_shot;
+pub mod pairwise;
 pub mod recursive_doubling;
 pub mod ring;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | all_reduce | (α + (β + γ)m)·L, and α·2 + (2β + γ)m where n is no power of two |
 //! | all_gather | α⌈log₂ n⌉ (twice where a run of blocks wraps round) + β(n−1)m/n |
+//! | scan, exscan | (α + βm + 2γm)·⌈log₂ n⌉ |
 //!
 //! Sums are a balanced tree over neighbouring ranks, the lower rank's operand first:
 //! `((0∘1)∘(2∘3))∘((4∘5)∘(6∘7))`; [`halving_doubling`](super::halving_doubling) gives the same bits.
@@ -15,7 +16,7 @@
 
 use crate::path::algorithms::GRANULE;
 use crate::path::algorithms::core::{Core, in_order};
-use crate::path::builder::{Operand, PlanBuilder, Sent};
+use crate::path::builder::{Message, Operand, PlanBuilder, Sent};
 use crate::path::plan::{After, Collective, Plan, Post, Range, Space, StepId};
 use crate::rank::Rank;
 
@@ -110,6 +111,177 @@ impl Sum {
 
     fn after(&self) -> Vec<After> {
         self.written.map(After::Stream).into_iter().collect()
+    }
+}
+
+/// Sums of groups of 1, 2, 4, … neighbours, of which each rank adds those before it.
+pub fn scan(n: u32) -> Plan {
+    let mut plan = PlanBuilder::new(Collective::Scan, NAME, n, 1, GRANULE);
+    prefix(&mut plan, true);
+    plan.build()
+}
+
+/// The same without one's own.
+pub fn exscan(n: u32) -> Plan {
+    let mut plan = PlanBuilder::new(Collective::ExScan, NAME, n, 1, GRANULE);
+    prefix(&mut plan, false);
+    plan.build()
+}
+
+/// In each round, ranks at a distance exchange the sums of their groups. The higher one adds what comes to its own result; both
+/// make of it the sum of the group that is twice as large, unless nobody will ask them for it.
+fn prefix(plan: &mut PlanBuilder, own: bool) {
+    let n = plan.ranks();
+    let mut ranks: Vec<Prefix> = (0..n).map(|p| Prefix::new(Rank(p), own)).collect();
+    let goes_on = |p: u32, distance: u32| {
+        let later = std::iter::successors(Some(2 * distance), |d| Some(2 * d)).take_while(|d| *d < n);
+        later.into_iter().any(|d| p ^ d < n)
+    };
+    let mut distance = 1;
+    while distance < n {
+        let meets = (0..n).filter(|p| p & distance == 0 && p ^ distance < n);
+        let mut messages = Vec::new();
+        for low in meets {
+            let high = low ^ distance;
+            let up = ranks[low as usize].send(plan, Rank(high));
+            let down = goes_on(low, distance).then(|| ranks[high as usize].send(plan, Rank(low)));
+            messages.push((low, high, up, down));
+        }
+        for (low, high, up, down) in messages {
+            if let Some(down) = down {
+                ranks[low as usize].join_next(plan, down);
+            }
+            ranks[high as usize].join_before(plan, up, goes_on(high, distance));
+        }
+        distance *= 2;
+    }
+    for rank in ranks {
+        rank.end(plan);
+    }
+}
+
+/// A place in a rank's memory, with the last step that wrote it and those that have read it since.
+#[derive(Debug)]
+struct Cell {
+    range: Range,
+    written: Option<StepId>,
+    read: Vec<StepId>,
+}
+
+/// An operand of a prefix sum.
+#[derive(Clone, Copy)]
+enum Part {
+    /// By its number.
+    Cell(usize),
+    Message(Message),
+}
+
+/// A rank on its way through the rounds.
+struct Prefix {
+    rank: Rank,
+    /// The output, then scratch areas.
+    cells: Vec<Cell>,
+    /// Where the sum of its group is.
+    sum: usize,
+    /// Where the result is so far, if there is one: of an exclusive scan, not yet in the output.
+    result: Option<usize>,
+}
+
+impl Prefix {
+    fn new(rank: Rank, own: bool) -> Self {
+        let output = Cell { range: OUTPUT, written: None, read: Vec::new() };
+        Prefix { rank, cells: vec![output], sum: 0, result: own.then_some(0) }
+    }
+
+    fn send(&mut self, plan: &mut PlanBuilder, to: Rank) -> Message {
+        let after = self.before_reading(self.sum);
+        let cell = &mut self.cells[self.sum];
+        let sent = plan.send(self.rank, to, cell.range, &after);
+        cell.read.push(sent.step);
+        sent.message
+    }
+
+    /// The sum of the group after its own has come.
+    fn join_next(&mut self, plan: &mut PlanBuilder, message: Message) {
+        let into = self.free(plan, &[]);
+        self.combine(plan, Part::Cell(self.sum), Part::Message(message), into);
+        self.sum = into;
+    }
+
+    /// The sum of the group before its own has come.
+    fn join_before(&mut self, plan: &mut PlanBuilder, message: Message, goes_on: bool) {
+        let result = match self.result {
+            Some(result) if !goes_on => {
+                self.combine(plan, Part::Message(message), Part::Cell(result), result);
+                return;
+            }
+            result => result,
+        };
+        let came = self.free(plan, &[]);
+        let placed = plan.place(message, self.cells[came].range, &self.before_writing(came));
+        self.was_written(came, placed);
+        if goes_on {
+            let into = self.free(plan, &[came]);
+            self.combine(plan, Part::Cell(came), Part::Cell(self.sum), into);
+            self.sum = into;
+        }
+        match result {
+            Some(result) => self.combine(plan, Part::Cell(came), Part::Cell(result), result),
+            None => self.result = Some(came),
+        }
+    }
+
+    fn end(self, plan: &mut PlanBuilder) {
+        if let Some(result) = self.result.filter(|result| *result != 0) {
+            let after = [self.before_reading(result), self.before_writing(0)].concat();
+            plan.copy(self.rank, self.cells[result].range, OUTPUT, &after);
+        }
+    }
+
+    fn combine(&mut self, plan: &mut PlanBuilder, low: Part, high: Part, into: usize) {
+        let mut after = self.before_writing(into);
+        for part in [low, high] {
+            if let Part::Cell(cell) = part {
+                after.extend(self.before_reading(cell));
+            }
+        }
+        after.dedup();
+        let operands = [low, high].map(|part| match part {
+            Part::Cell(cell) => Operand::Local(self.cells[cell].range),
+            Part::Message(message) => Operand::Message(message),
+        });
+        let step = plan.reduce(self.rank, self.cells[into].range, &operands, Post::None, &after);
+        for part in [low, high] {
+            if let Part::Cell(cell) = part {
+                self.cells[cell].read.push(step);
+            }
+        }
+        self.was_written(into, step);
+    }
+
+    /// A scratch area in which nothing is that is still asked for.
+    fn free(&mut self, plan: &mut PlanBuilder, more: &[usize]) -> usize {
+        let is_used = |cell: &usize| *cell == self.sum || Some(*cell) == self.result || more.contains(cell);
+        let known = (1..self.cells.len()).find(|cell| !is_used(cell));
+        known.unwrap_or_else(|| {
+            let range = at(plan.scratch(self.rank, 0, 1));
+            self.cells.push(Cell { range, written: None, read: Vec::new() });
+            self.cells.len() - 1
+        })
+    }
+
+    fn before_reading(&self, cell: usize) -> Vec<After> {
+        self.cells[cell].written.map(After::Stream).into_iter().collect()
+    }
+
+    fn before_writing(&self, cell: usize) -> Vec<After> {
+        let Cell { written, read, .. } = &self.cells[cell];
+        written.iter().chain(read).map(|step| After::Stream(*step)).collect()
+    }
+
+    fn was_written(&mut self, cell: usize, step: StepId) {
+        self.cells[cell].written = Some(step);
+        self.cells[cell].read.clear();
     }
 }
 

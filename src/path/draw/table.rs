@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::path::plan::{Action, After, Collective, Partition, Post, Range, RankPlan, Source, Space};
-use crate::path::select::collective_name;
+use crate::path::plan::{Action, After, Partition, Placement, Post, Range, RankPlan, Source, Space};
 use crate::path::verify::VerifiedPlan;
 
 /// The plan as a table per rank: step, action, elements (of a vector of `count`), and what it waits for.
@@ -21,13 +20,13 @@ pub fn text(plan: &VerifiedPlan, count: usize) -> String {
 
 /// One line that says which plan this is.
 pub(super) fn title(plan: &VerifiedPlan, count: usize) -> String {
-    let root = match plan.collective {
-        Collective::Broadcast { root } => format!(" from {root}"),
-        _ => String::new(),
+    let placement = match plan.placement {
+        Placement::InPlace => "",
+        Placement::OutOfPlace => ", out of place",
     };
     format!(
-        "{}{root} by {} on {}: {} in {}, plan {:016x}",
-        collective_name(plan.collective),
+        "{}{placement} by {} on {}: {} in {}, plan {:016x}",
+        plan.collective,
         plan.algorithm,
         counted(plan.ranks.len(), "rank"),
         counted(count, "element"),
@@ -125,7 +124,7 @@ fn space(space: Space) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::{Algorithm, build, verify};
+    use crate::path::{Algorithm, Collective, build, verify};
 
     #[test]
     fn a_table_shows_every_step() {

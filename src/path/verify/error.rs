@@ -1,6 +1,6 @@
 //! What is wrong with a plan.
 
-use crate::path::plan::{After, Range, Space, StepId};
+use crate::path::plan::{After, Collective, Range, Space, StepId};
 use crate::path::verify::{NAME_BYTES_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX};
 use crate::rank::Rank;
 
@@ -30,6 +30,12 @@ pub enum VerifyError {
         /// Number of ranks.
         ranks: usize,
     },
+    /// There is nothing that a second buffer would be for.
+    #[error("{collective} is done in place only")]
+    Placement {
+        /// What was to be done out of place.
+        collective: Collective,
+    },
     /// The root is no rank.
     #[error("there is no rank {root} to be the root")]
     Root {
@@ -52,8 +58,8 @@ pub enum VerifyError {
         /// Which entry.
         area: usize,
     },
-    /// A range is empty or lies outside its space.
-    #[error("rank {rank}, step {step}: {range:?} is empty or outside its space")]
+    /// A range is empty or lies outside of what the rank has of its space.
+    #[error("rank {rank}, step {step}: {range:?} is empty or outside of what the rank has there")]
     OutOfRange {
         /// Whose step.
         rank: Rank,
@@ -80,8 +86,8 @@ pub enum VerifyError {
         /// The dependency.
         after: After,
     },
-    /// A stream dependency between different blocks.
-    #[error("rank {rank}, step {step}: streams after step {on}, which covers other blocks")]
+    /// A stream dependency between blocks of different sizes.
+    #[error("rank {rank}, step {step}: streams after step {on}, which covers blocks of other sizes")]
     StreamBlocks {
         /// Whose step.
         rank: Rank,
@@ -172,9 +178,9 @@ pub enum VerifyError {
         /// Its number.
         message: u16,
     },
-    /// A message and its consumer speak of different blocks.
+    /// A message and its consumer speak of blocks of different sizes.
     #[error(
-        "rank {rank}, step {step}: takes message {message} from rank {from} for other blocks than are sent"
+        "rank {rank}, step {step}: takes message {message} from rank {from} for blocks of other sizes than are sent"
     )]
     MessageBlocks {
         /// Whose step.
@@ -227,6 +233,20 @@ pub enum VerifyError {
         space: Space,
         /// Which block.
         block: u32,
+    },
+    /// A reduction takes elements that do not belong together.
+    #[error("rank {rank}, step {step}: reduces {found} with {expected} for block {block}")]
+    Mixed {
+        /// Whose step.
+        rank: Rank,
+        /// Which step.
+        step: StepId,
+        /// Which block.
+        block: u32,
+        /// One operand.
+        found: String,
+        /// An operand before it.
+        expected: String,
     },
     /// A reduction takes a rank's contribution twice.
     #[error("rank {rank}, step {step}: takes rank {contributor}'s contribution to block {block} twice")]

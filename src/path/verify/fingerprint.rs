@@ -4,10 +4,12 @@
 //! every list has its length before it, followed by a mixing of the bits. It tells plans apart that differ by
 //! accident; it is no defence against a forger.
 
-use crate::path::plan::{Action, After, Collective, Plan, Post, Range, RankPlan, Source, Space, Step};
+use crate::path::plan::{
+    Action, After, Collective, Placement, Plan, Post, Range, RankPlan, Source, Space, Step,
+};
 
 /// Raised whenever the encoding or the meaning of a plan changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The plan's fingerprint.
 pub(super) fn fingerprint(plan: &Plan) -> u64 {
@@ -17,6 +19,10 @@ pub(super) fn fingerprint(plan: &Plan) -> u64 {
     hash.text(plan.algorithm);
     hash.word(u64::from(plan.blocks));
     hash.word(u64::from(plan.granule));
+    hash.word(match plan.placement {
+        Placement::InPlace => 0,
+        Placement::OutOfPlace => 1,
+    });
     hash.list(&plan.ranks, Fnv::rank);
     hash.finish()
 }
@@ -58,14 +64,20 @@ impl Fnv {
     }
 
     fn collective(&mut self, collective: Collective) {
-        let (kind, root) = match collective {
-            Collective::AllReduce => (0, 0),
-            Collective::AllGather => (1, 0),
-            Collective::ReduceScatter => (2, 0),
-            Collective::Broadcast { root } => (3, root.0),
+        let kind = match collective {
+            Collective::AllReduce => 0,
+            Collective::AllGather => 1,
+            Collective::ReduceScatter => 2,
+            Collective::Broadcast { .. } => 3,
+            Collective::Reduce { .. } => 4,
+            Collective::Gather { .. } => 5,
+            Collective::Scatter { .. } => 6,
+            Collective::AllToAll => 7,
+            Collective::Scan => 8,
+            Collective::ExScan => 9,
         };
         self.word(kind);
-        self.word(u64::from(root));
+        self.word(u64::from(collective.root().unwrap_or_default().0));
     }
 
     fn rank(&mut self, part: &RankPlan) {

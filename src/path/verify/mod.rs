@@ -21,3 +21,4 @@ use verified::{BLOCKS_MAX, NAME_BYTES_MAX, SOURCES_MAX, STEPS_MAX};
 pub use verified::{RANKS_MAX, VerifiedPlan, association, verify};
 
 pub(crate) use structure::Wiring;
+pub(crate) use value::{Found, Touched, touched};

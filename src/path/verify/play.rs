@@ -20,7 +20,7 @@
 //!
 //! A cycle of waiting steps is a cycle for one chunk per step if and only if it is one for any number. A `Whole`
 //! dependency and the order of messages lead from the end of one step to the start of another; a `Stream`
-//! dependency and a message lead from a part to the same part, since both ends cover the same blocks; and each
+//! dependency and a message lead from a part to the same part, since both ends are equally long; and each
 //! step's parts come front to back. So whatever waits for something with parts waits for it as a whole, and of
 //! whatever waits as a whole, the last parts wait for each other. Plans are played with one, two and three chunks
 //! all the same: it costs little, and it tests the argument.

@@ -10,15 +10,16 @@
 //! # Why whole steps may be compared
 //!
 //! Two accesses meet in one element. If a path of dependencies leads from one step to the other, then either all of
-//! it is stream dependencies and messages, whose ends cover the same blocks: the element in the one comes before the
-//! same element in the other. Or there is a whole dependency in it: all of the one comes before all of the other.
+//! it is stream dependencies and messages, whose ends are equally long: what is so far from the start of the one comes before
+//! what is as far from the start of the other, which is the same element if both begin at the same block, or if it is the whole
+//! of one block. Or there is a whole dependency in it: all of the one comes before all of the other.
 //!
 //! # Lent ranges
 //!
 //! A send reads its range from its start until its release. Since it is *done* when released, whoever writes
 //! must come after the send itself, and hearing from the peer is not enough.
 
-use crate::path::plan::{Action, Plan, RankPlan, Space, StepId};
+use crate::path::plan::{Action, After, Plan, RankPlan, Space, Step, StepId};
 use crate::path::verify::structure::{ranks, steps};
 use crate::path::verify::{VerifyError, Wiring};
 use crate::rank::Rank;
@@ -42,6 +43,34 @@ struct Access {
     block: u32,
     writes: bool,
     step: StepId,
+    /// How many blocks are before it in the step's range.
+    offset: u32,
+}
+
+/// How what comes before a step does so.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ahead {
+    Not,
+    /// As far from its start as the step.
+    AsFar,
+    All,
+}
+
+impl Ahead {
+    fn orders(self, one: &Access, other: &Access) -> bool {
+        match self {
+            Ahead::Not => false,
+            Ahead::AsFar => one.offset == other.offset,
+            Ahead::All => true,
+        }
+    }
+
+    fn of(after: After) -> Ahead {
+        match after {
+            After::Stream(_) => Ahead::AsFar,
+            After::Whole(_) => Ahead::All,
+        }
+    }
 }
 
 fn accesses(part: &RankPlan) -> Vec<Access> {
@@ -51,8 +80,10 @@ fn accesses(part: &RankPlan) -> Vec<Access> {
             (what.action.local_reads().collect::<Vec<_>>(), false),
             (what.action.written().into_iter().collect(), true),
         ] {
-            let blocks = ranges.iter().flat_map(|range| range.blocks().map(|block| (range.space, block)));
-            all.extend(blocks.map(|(space, block)| Access { space, block, writes, step }));
+            for range in ranges {
+                let access = |(offset, block)| Access { space: range.space, block, writes, step, offset };
+                all.extend((0..).zip(range.blocks()).map(access));
+            }
         }
     }
     all
@@ -67,69 +98,97 @@ fn check_block(
     group: &[Access],
 ) -> Result<(), VerifyError> {
     for (at, write) in group.iter().enumerate().take_while(|(_, access)| access.writes) {
-        for other in group[at + 1..].iter().filter(|other| other.step != write.step) {
+        for other in &group[at + 1..] {
+            if other.step == write.step {
+                // What a step reads, it may overwrite element by element.
+                if other.offset == write.offset {
+                    continue;
+                }
+                return Err(race(rank, write, other));
+            }
             let (first, second) = (write.step.min(other.step), write.step.max(other.step));
-            let ordered = before.has(second, first)
-                || follows(plan, wiring, rank, first, second)
-                || follows(plan, wiring, rank, second, first);
+            let is_ordered = |ahead: Ahead| ahead.orders(write, other);
+            let ordered = is_ordered(before.has(second, first))
+                || is_ordered(follows(plan, wiring, rank, first, second))
+                || is_ordered(follows(plan, wiring, rank, second, first));
             if !ordered {
-                let Access { space, block, step: writer, .. } = *write;
-                return Err(VerifyError::Race { rank, first, second, writer, space, block });
+                return Err(race(rank, write, other));
             }
         }
     }
     Ok(())
 }
 
+fn race(rank: Rank, write: &Access, other: &Access) -> VerifyError {
+    let (first, second) = (write.step.min(other.step), write.step.max(other.step));
+    VerifyError::Race { rank, first, second, writer: write.step, space: write.space, block: write.block }
+}
+
 /// For each step of a rank, the steps of that rank that it comes after by way of that rank's steps only.
 struct Before {
     words: usize,
-    bits: Vec<u64>,
+    /// In any way, and as a whole.
+    any: Vec<u64>,
+    all: Vec<u64>,
 }
 
 impl Before {
     fn new(part: &RankPlan) -> Self {
         let words = part.steps.len().div_ceil(64);
-        let mut bits = vec![0; words * part.steps.len()];
+        let (mut any, mut all) = (vec![0; words * part.steps.len()], vec![0; words * part.steps.len()]);
         for (step, what) in steps(part) {
-            let (earlier, this) = bits.split_at_mut(step as usize * words);
-            for on in what.after.iter().map(|after| after.step() as usize) {
-                this[on / 64] |= 1 << (on % 64);
-                for (word, theirs) in this.iter_mut().zip(&earlier[on * words..(on + 1) * words]) {
-                    *word |= theirs;
+            let at = step as usize * words;
+            for after in &what.after {
+                let (on, bits) = (after.step() as usize, |on: usize| on * words..(on + 1) * words);
+                any[at + on / 64] |= 1 << (on % 64);
+                if matches!(after, After::Whole(_)) {
+                    all[at + on / 64] |= 1 << (on % 64);
+                }
+                for (word, theirs) in bits(on).enumerate() {
+                    any[at + word] |= any[theirs];
+                    all[at + word] |=
+                        if matches!(after, After::Whole(_)) { any[theirs] } else { all[theirs] };
                 }
             }
         }
-        Before { words, bits }
+        Before { words, any, all }
     }
 
-    fn has(&self, step: StepId, earlier: StepId) -> bool {
-        let word = self.bits[step as usize * self.words + earlier as usize / 64];
-        word >> (earlier % 64) & 1 == 1
+    fn has(&self, step: StepId, earlier: StepId) -> Ahead {
+        let at = step as usize * self.words + earlier as usize / 64;
+        let is_in = |bits: &[u64]| bits[at] >> (earlier % 64) & 1 == 1;
+        match (is_in(&self.any), is_in(&self.all)) {
+            (false, _) => Ahead::Not,
+            (true, false) => Ahead::AsFar,
+            (true, true) => Ahead::All,
+        }
     }
 }
 
-/// Whether the end of `first` comes before the start of `second` by way of any rank's steps. Few plans need this.
-fn follows(plan: &Plan, wiring: &Wiring, rank: Rank, first: StepId, second: StepId) -> bool {
-    let mut reached: Vec<Vec<bool>> = plan.ranks.iter().map(|part| vec![false; part.steps.len()]).collect();
+/// Whether `first` comes before `second` by way of any rank's steps. Few plans need this.
+fn follows(plan: &Plan, wiring: &Wiring, rank: Rank, first: StepId, second: StepId) -> Ahead {
+    let mut reached: Vec<Vec<Ahead>> =
+        plan.ranks.iter().map(|part| vec![Ahead::Not; part.steps.len()]).collect();
     let mut stack = Vec::new();
     // A send's own message leaves before the send is done, so only those that wait for `first` follow it.
-    let dependents = |rank: Rank, step: StepId| {
-        let waits = move |what: &crate::path::plan::Step| what.after.iter().any(|after| after.step() == step);
-        steps(&plan.ranks[rank.index()]).filter(move |(_, what)| waits(what)).map(move |(id, _)| (rank, id))
+    let dependents = |rank: Rank, on: StepId, ahead: Ahead| {
+        let by = move |what: &Step| {
+            what.after.iter().filter(|after| after.step() == on).map(|after| Ahead::of(*after)).max()
+        };
+        let part = steps(&plan.ranks[rank.index()]);
+        part.filter_map(move |(step, what)| by(what).map(|by| (rank, step, ahead.max(by))))
     };
-    stack.extend(dependents(rank, first));
-    while let Some((at, step)) = stack.pop() {
-        if std::mem::replace(&mut reached[at.index()][step as usize], true) {
+    stack.extend(dependents(rank, first, Ahead::AsFar));
+    while let Some((at, step, ahead)) = stack.pop() {
+        let known = &mut reached[at.index()][step as usize];
+        if *known >= ahead {
             continue;
         }
-        if (at, step) == (rank, second) {
-            return true;
-        }
-        stack.extend(dependents(at, step));
+        *known = ahead;
+        stack.extend(dependents(at, step, ahead));
         if let Action::Send { to, message, .. } = plan.ranks[at.index()].steps[step as usize].action {
-            stack.push((to, wiring.taker(at, to, message)));
+            stack.push((to, wiring.taker(at, to, message), ahead));
         }
     }
-    false
+    reached[rank.index()][second as usize]
 }

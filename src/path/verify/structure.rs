@@ -1,6 +1,6 @@
 //! Indices, ranges, and the two ends of each message.
 
-use crate::path::plan::{Action, After, Collective, Plan, Range, RankPlan, Space, Step, StepId};
+use crate::path::plan::{Action, After, Placement, Plan, Range, RankPlan, Space, Step, StepId};
 use crate::path::verify::{
     BLOCKS_MAX, NAME_BYTES_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError,
 };
@@ -77,13 +77,16 @@ fn check_frame(plan: &Plan) -> Result<(), VerifyError> {
     if plan.algorithm.len() > NAME_BYTES_MAX {
         return Err(VerifyError::Name { bytes: plan.algorithm.len() });
     }
-    let parted = matches!(plan.collective, Collective::AllGather | Collective::ReduceScatter);
-    let uneven = parted && !(plan.blocks as usize).is_multiple_of(ranks);
-    if plan.blocks == 0 || plan.blocks > BLOCKS_MAX || plan.granule == 0 || uneven {
+    let parted = plan.collective.has_parts();
+    let misses_parts = parted && (plan.blocks as usize != ranks || plan.granule != 1);
+    if plan.blocks == 0 || plan.blocks > BLOCKS_MAX || plan.granule == 0 || misses_parts {
         return Err(VerifyError::Cut { blocks: plan.blocks, granule: plan.granule, ranks });
     }
-    match plan.collective {
-        Collective::Broadcast { root } if root.index() >= ranks => Err(VerifyError::Root { root }),
+    if plan.placement == Placement::OutOfPlace && !plan.collective.has_input() {
+        return Err(VerifyError::Placement { collective: plan.collective });
+    }
+    match plan.collective.root() {
+        Some(root) if root.index() >= ranks => Err(VerifyError::Root { root }),
         _ => Ok(()),
     }
 }
@@ -103,10 +106,10 @@ fn check_scratch(plan: &Plan, rank: Rank, part: &RankPlan) -> Result<(), VerifyE
 
 fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), VerifyError> {
     let range = what.action.range();
-    check_range(plan, rank, step, range)?;
     if what.action.written().is_some_and(|range| range.space == Space::Input) {
         return Err(VerifyError::InputWritten { rank, step });
     }
+    check_range(plan, rank, step, range)?;
     if let Action::Reduce { srcs, .. } = &what.action
         && (srcs.is_empty() || srcs.len() > SOURCES_MAX)
     {
@@ -115,7 +118,7 @@ fn check_step(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(), 
     for with in what.action.local_reads() {
         check_range(plan, rank, step, with)?;
         let onto_itself = matches!(what.action, Action::Copy { .. }) && with == range;
-        if onto_itself || !with.same_blocks(&range) {
+        if onto_itself || !plan.fits(&with, &range) {
             return Err(VerifyError::Blocks { rank, step, range, with });
         }
     }
@@ -139,7 +142,7 @@ fn check_after(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(),
             return Err(VerifyError::Forward { rank, step, after });
         }
         let covered = plan.ranks[rank.index()].steps[on as usize].action.range();
-        if matches!(after, After::Stream(_)) && !covered.same_blocks(&what.action.range()) {
+        if matches!(after, After::Stream(_)) && !plan.fits(&covered, &what.action.range()) {
             return Err(VerifyError::StreamBlocks { rank, step, on });
         }
     }
@@ -147,13 +150,8 @@ fn check_after(plan: &Plan, rank: Rank, step: StepId, what: &Step) -> Result<(),
 }
 
 fn check_range(plan: &Plan, rank: Rank, step: StepId, range: Range) -> Result<(), VerifyError> {
-    let fits = match range.space {
-        Space::Input | Space::Output => within(range, 0, plan.blocks),
-        Space::Scratch(area) => {
-            let span = plan.ranks[rank.index()].scratch.get(area as usize);
-            span.is_some_and(|span| within(range, span.first, span.first + span.count))
-        }
-    };
+    let span = plan.span(rank, range.space);
+    let fits = span.is_some_and(|span| within(range, span.first, span.first + span.count));
     if fits { Ok(()) } else { Err(VerifyError::OutOfRange { rank, step, range }) }
 }
 
@@ -193,7 +191,7 @@ fn wire_takers(plan: &Plan, wiring: &mut Wiring) -> Result<(), VerifyError> {
                     return Err(VerifyError::TakenTwice { rank, step, from, message });
                 }
                 let src = plan.ranks[from.index()].steps[ends.send as usize].action.range();
-                if !src.same_blocks(&what.action.range()) {
+                if !plan.fits(&src, &what.action.range()) {
                     return Err(VerifyError::MessageBlocks { rank, step, from, message });
                 }
             }

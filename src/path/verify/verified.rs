@@ -92,7 +92,7 @@ pub fn association(plan: &VerifiedPlan, block: u32) -> String {
 mod tests {
     use super::*;
     use crate::path::builder::{Operand, PlanBuilder, Sent};
-    use crate::path::plan::{Action, After, Collective, Post, Range, Space};
+    use crate::path::plan::{Action, After, Collective, Post, Range, Space, StepId};
     use crate::rank::Rank;
 
     const ALL: Range = Range::new(Space::Output, 0, 1);
@@ -197,18 +197,79 @@ mod tests {
     #[test]
     fn messages_taken_against_their_order_are_a_deadlock_on_the_weakest_link() {
         let plan = |reversed: bool| {
-            let mut plan = all_gather(4);
+            let mut plan = PlanBuilder::new(Collective::Broadcast { root: ZERO }, "test", 2, 2, 1);
             let sent = [0, 1].map(|b| plan.send(ZERO, ONE, block(b), &[]));
             let order = if reversed { [1, 0] } else { [0, 1] };
             let first = plan.place(sent[order[0]].message, block(order[0] as u32), &[]);
             plan.place(sent[order[1]].message, block(order[1] as u32), &[After::Whole(first)]);
-            let pair = Range::new(Space::Output, 2, 2);
-            let back = plan.send(ONE, ZERO, pair, &[]);
-            plan.place(back.message, pair, &[]);
             verify(plan.build())
         };
         assert!(plan(false).is_ok());
         assert!(matches!(plan(true), Err(VerifyError::Deadlock { .. })));
+    }
+
+    #[test]
+    fn parts_are_blocks() {
+        let cut = |blocks, granule| {
+            verify(PlanBuilder::new(Collective::AllGather, "test", 2, blocks, granule).build())
+        };
+        // A part of one element can't be cut in two, nor into whole granules.
+        assert!(matches!(cut(4, 1), Err(VerifyError::Cut { blocks: 4, .. })));
+        assert!(matches!(cut(2, 16), Err(VerifyError::Cut { granule: 16, .. })));
+    }
+
+    /// Rank 0 lends parts 0 and 1, and puts what comes back into parts 1 and 2 as far as they are released.
+    #[test]
+    fn a_stream_orders_only_what_is_as_far_from_the_start() {
+        let plan = |after: fn(StepId) -> After, first: u32| {
+            let mut plan = PlanBuilder::new(Collective::AllGather, "test", 4, 4, 1);
+            let two = |first| Range::new(Space::Output, first, 2);
+            let scratch = Range { space: plan.scratch(ONE, 0, 2), ..two(0) };
+            let filled = (1..4).map(|rank| {
+                let sent = plan.send(Rank(rank), ZERO, block(rank), &[]);
+                plan.place(sent.message, block(rank), &[])
+            });
+            let filled: Vec<StepId> = filled.collect();
+            let there = plan.send(ZERO, ONE, two(0), &[After::Whole(filled[0])]);
+            let placed = plan.place(there.message, scratch, &[]);
+            let back = plan.send(ONE, ZERO, scratch, &[After::Stream(placed)]);
+            let mut afters: Vec<After> = filled.iter().map(|step| After::Whole(*step)).collect();
+            afters.push(after(there.step));
+            plan.place(back.message, two(first), &afters);
+            verify(plan.build())
+        };
+        let race = |result: Result<VerifiedPlan, VerifyError>| {
+            matches!(result, Err(VerifyError::Race { rank: ZERO, .. }))
+        };
+        assert!(race(plan(After::Stream, 1)));
+        // There and back to the same place is in order; that this is no all_gather is another matter.
+        assert!(!race(plan(After::Stream, 0)));
+        assert!(!race(plan(After::Whole, 1)));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_not_reduced() {
+        let mut plan = PlanBuilder::new(Collective::ReduceScatter, "test", 2, 2, 1);
+        let sent = plan.send(ONE, ZERO, block(1), &[]);
+        let operands = [Operand::Local(block(0)), Operand::Message(sent.message)];
+        plan.reduce(ZERO, block(0), &operands, Post::Finish, &[]);
+        let error = verify(plan.build()).unwrap_err();
+        assert_eq!(error.to_string(), "rank 0, step 0: reduces block 1 of rank 1 with 0 for block 0");
+    }
+
+    #[test]
+    fn a_second_buffer_is_only_where_there_is_one() {
+        let input = Range { space: Space::Input, ..ALL };
+        let copy = |collective, apart: bool| {
+            let plan = PlanBuilder::new(collective, "test", 1, 1, 1);
+            let mut plan = if apart { plan.out_of_place() } else { plan };
+            plan.copy(ZERO, input, ALL, &[]);
+            verify(plan.build())
+        };
+        assert!(copy(Collective::Scan, true).is_ok());
+        assert!(matches!(copy(Collective::Scan, false), Err(VerifyError::OutOfRange { .. })));
+        let broadcast = copy(Collective::Broadcast { root: ZERO }, true).unwrap_err();
+        assert_eq!(broadcast.to_string(), "broadcast from rank 0 is done in place only");
     }
 
     #[test]
