@@ -24,7 +24,7 @@ class Case:
 
     def title(self):
         link = {"tcp": "TCP loopback", "memory": "memory (one host)", "shm": "shared memory (processes)"}[self.link]
-        parts = [f"{self.op}, f32 sum" if "reduce" in self.op else f"{self.op}, f32", link, f"{self.ranks} ranks"]
+        parts = [f"{self.op}, f32 sum" if "reduce" in self.op or "scan" in self.op else f"{self.op}, f32", link, f"{self.ranks} ranks"]
         if self.link == "tcp":
             like = f"like with like ({self.congestion} for all)" if self.congestion else "as the machine is"
             parts.append(like)
@@ -125,6 +125,7 @@ def hcomm(extra=()):
             command = [str(run.hcomm), "bench", run.case.op, "-n", str(run.case.ranks)]
             command += ["-b", str(size), "-e", str(size), "--seconds", str(run.seconds)]
             command += ["--link", run.case.link, "--json", str(report)] + ["--touch"] * run.case.touch
+            command += ["--into"] * (run.case.op in INTO)
             command += [*extra, *run.hcomm_args]
             found.append(Launch([command], reads=[report]))
         return found
@@ -142,6 +143,8 @@ def limit(name, op, extra=(), sizes=None):
     return launches
 
 
+# What peers do from one buffer to another.
+INTO = ("reduce", "gather", "scatter", "all_to_all", "scan", "exscan")
 OPENMPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
 # Without naming them "any", Open MPI leaves UCX aside unless it sees a fast network card.
 OPENMPI_UCX = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]
@@ -223,6 +226,10 @@ def unsupported(contestant, case):
     name = contestant.name
     if name.startswith("burn") and case.op not in ("all_reduce", "broadcast"):
         return f"burn-collective has no {case.op}"
+    if name == "nexar" and case.op in INTO:
+        return "its driver here has no such operation"
+    if name == "gloo" and case.op in ("scan", "exscan"):
+        return f"torch.distributed has no {case.op}"
     return None
 
 

@@ -1,7 +1,7 @@
 // Drives an MPI (built once with Open MPI's compiler wrapper, once with MPICH's). Flags: see bench.h.
 //
-// Timed at rank 0, operations back to back. Two exceptions: a broadcast's root may return before anyone has the data,
-// so a barrier stands before each and the time ends when the last rank has returned; send_recv is half a round trip
+// Timed at rank 0, operations back to back. Two exceptions: where rank 0 may return before anyone has the data (broadcast, scatter,
+// scans), a barrier stands before each and the time ends when the last rank has returned; send_recv is half a round trip
 // between ranks 0 and 1.
 #include <mpi.h>
 #include <signal.h>
@@ -33,6 +33,23 @@ static void run_all_gather(size_t count) {
 static void run_reduce_scatter(size_t count) {
   MPI_Reduce_scatter_block(in, out, (int)(count / ranks), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
+static void run_reduce(size_t count) {
+  MPI_Reduce(in, out, (int)count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+}
+static void run_gather(size_t count) {
+  int part = (int)(count / ranks);
+  MPI_Gather(in, part, MPI_FLOAT, out, part, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static void run_scatter(size_t count) {
+  int part = (int)(count / ranks);
+  MPI_Scatter(in, part, MPI_FLOAT, out, part, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static void run_all_to_all(size_t count) {
+  int part = (int)(count / ranks);
+  MPI_Alltoall(in, part, MPI_FLOAT, out, part, MPI_FLOAT, MPI_COMM_WORLD);
+}
+static void run_scan(size_t count) { MPI_Scan(in, out, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
+static void run_exscan(size_t count) { MPI_Exscan(in, out, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
 static void run_send_recv(size_t count) {
   if (rank == 0) {
     MPI_Send(in, (int)count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD);
@@ -66,6 +83,28 @@ static long wrong_reduce_scatter(size_t count) {
   for (size_t i = 0; i < part; i++) wrong += out[i] != pattern_sum(ranks, rank * part + i);
   return wrong;
 }
+static long wrong_first_ranks(size_t count, int summed) {
+  long wrong = 0;
+  for (size_t i = 0; i < count; i++) wrong += out[i] != pattern_sum(summed, i);
+  return wrong;
+}
+static long wrong_reduce(size_t count) { return rank == 0 ? wrong_first_ranks(count, ranks) : 0; }
+static long wrong_scan(size_t count) { return wrong_first_ranks(count, rank + 1); }
+static long wrong_exscan(size_t count) { return rank > 0 ? wrong_first_ranks(count, rank) : 0; }
+static long wrong_gather(size_t count) { return rank == 0 ? wrong_all_gather(count) : 0; }
+static long wrong_scatter(size_t count) {
+  long wrong = 0;
+  size_t part = count / ranks;
+  for (size_t i = 0; i < part; i++) wrong += out[i] != pattern(0, rank * part + i);
+  return wrong;
+}
+static long wrong_all_to_all(size_t count) {
+  long wrong = 0;
+  size_t part = count / ranks;
+  for (int from = 0; from < ranks; from++)
+    for (size_t i = 0; i < part; i++) wrong += out[from * part + i] != pattern(from, rank * part + i);
+  return wrong;
+}
 static long wrong_send_recv(size_t count) { return rank < 2 ? wrong_broadcast(count) : 0; }
 
 static const Operation operations[] = {
@@ -73,6 +112,12 @@ static const Operation operations[] = {
     {"broadcast", run_broadcast, wrong_broadcast, true, 1},
     {"all_gather", run_all_gather, wrong_all_gather, false, 1},
     {"reduce_scatter", run_reduce_scatter, wrong_reduce_scatter, false, 1},
+    {"reduce", run_reduce, wrong_reduce, false, 1},
+    {"gather", run_gather, wrong_gather, false, 1},
+    {"scatter", run_scatter, wrong_scatter, true, 1},
+    {"all_to_all", run_all_to_all, wrong_all_to_all, false, 1},
+    {"scan", run_scan, wrong_scan, true, 1},
+    {"exscan", run_exscan, wrong_exscan, true, 1},
     {"send_recv", run_send_recv, wrong_send_recv, false, 2},
 };
 

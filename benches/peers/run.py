@@ -207,7 +207,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few sizes, one short repetition")
     parser.add_argument("--all", action="store_true", help="the tables of the README, instead of one")
-    parser.add_argument("--op", default="all_reduce", help="or broadcast, all_gather, reduce_scatter, send_recv")
+    parser.add_argument("--op", default="all_reduce", help="or broadcast, all_gather, reduce_scatter, reduce, gather, scatter, all_to_all, scan, exscan, send_recv")
     parser.add_argument("--link", choices=["tcp", "memory", "shm"], default="tcp")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--touch", action="store_true", help="each rank rewrites its buffer in between, untimed")

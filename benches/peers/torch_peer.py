@@ -63,7 +63,7 @@ class Point:
         self.count = size // 4
         self.part = self.count // args.ranks
         self.a, self.b = torch.zeros(self.count), torch.zeros(self.count)
-        self.ends_at_last_rank = args.op == "broadcast"  # a root may return before anyone has the data
+        self.ends_at_last_rank = args.op in ("broadcast", "scatter")  # a root may return before anyone has the data
         self.ops_per_run = 2 if args.op == "send_recv" else 1
         self.run = getattr(self, "run_" + args.op)
 
@@ -78,6 +78,20 @@ class Point:
 
     def run_reduce_scatter(self):
         dist.reduce_scatter_tensor(self.b[: self.part], self.a)
+
+    def run_reduce(self):
+        dist.reduce(self.a, 0)
+
+    def run_gather(self):
+        parts = list(self.b[: self.part * self.args.ranks].chunk(self.args.ranks)) if self.args.rank == 0 else None
+        dist.gather(self.a[: self.part], parts, 0)
+
+    def run_scatter(self):
+        parts = list(self.a[: self.part * self.args.ranks].chunk(self.args.ranks)) if self.args.rank == 0 else None
+        dist.scatter(self.b[: self.part], parts, 0)
+
+    def run_all_to_all(self):
+        dist.all_to_all_single(self.b, self.a)
 
     def run_send_recv(self):
         if self.args.rank == 0:
@@ -95,6 +109,16 @@ class Point:
             return self.b[: part * ranks], torch.cat([pattern(r, part) for r in range(ranks)])
         if self.args.op == "reduce_scatter":
             return self.b[:part], pattern_sum(ranks, part, rank * part)
+        if self.args.op == "reduce":
+            return (self.a, pattern_sum(ranks, self.count)) if rank == 0 else (self.a[:0], self.a[:0])
+        if self.args.op == "gather" and rank > 0:
+            return self.b[:0], self.b[:0]
+        if self.args.op == "gather":
+            return self.b[: part * ranks], torch.cat([pattern(r, part) for r in range(ranks)])
+        if self.args.op == "scatter":
+            return self.b[:part], pattern(0, part, rank * part)
+        if self.args.op == "all_to_all":
+            return self.b[: part * ranks], torch.cat([pattern(r, part, rank * part) for r in range(ranks)])
         return self.a, pattern(0 if self.args.op == "broadcast" or rank < 2 else rank, self.count)
 
     def check(self):

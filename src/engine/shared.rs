@@ -111,7 +111,7 @@ impl Engine {
         let core = Core::new(me, peers, labels, pool.clone(), hub.clone(), poller.clone(), clock.now())?;
         let arena = core.state.io.arena.clone();
         if let Some(arena) = &arena {
-            arena.call(Waker::from(Arc::new(Kick(keeper.clone()))));
+            arena.call(Waker::from(Arc::new(Kick { keeper: keeper.clone(), _place: 0 })));
         }
         let shared = Arc::new(Shared {
             home: Mark::new(),
@@ -528,11 +528,15 @@ impl Shared {
 }
 
 /// How memory that is gone calls, whoever drops it: by nobody's waker, since its owner may hold what that needs.
-struct Kick(Keeper);
+struct Kick {
+    keeper: Keeper,
+    /// A keeper may be of no size: a pointer behind an allocation would be none to it, for a checker of leaks.
+    _place: u8,
+}
 
 impl Wake for Kick {
     fn wake(self: Arc<Self>) {
-        self.0.kick();
+        self.keeper.kick();
     }
 }
 

@@ -4,8 +4,20 @@ use serde_json::Value;
 
 use super::{HCOMM, command, hcomm, prints, scratch, stderr, stdout};
 
-const OPERATIONS: [&str; 6] =
-    ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier", "send_recv"];
+const OPERATIONS: [&str; 12] = [
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "scan",
+    "exscan",
+    "barrier",
+    "send_recv",
+];
 
 fn measured(link: &str) {
     for operation in OPERATIONS {
@@ -30,6 +42,24 @@ fn measured(link: &str) {
             assert!(point["bytes"].is_u64() && point["algorithm"].is_string(), "{point}");
         }
         std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn every_operation_from_one_buffer_to_another() {
+    for operation in OPERATIONS {
+        let into = ["bench", operation, "--into", "-n", "3", "--link", "memory"];
+        let arguments = [&into[..], &["-b", "8", "-e", "4K", "-f", "8", "--iters", "7", "--check"]].concat();
+        if ["broadcast", "barrier", "send_recv"].contains(&operation) {
+            let arguments = ["bench", operation, "--into"];
+            assert!(stderr(&hcomm(&arguments)).contains("has one buffer only"), "{operation}");
+            continue;
+        }
+        for buffer in ["alloc", "vec", "slice"] {
+            let text = prints(&[&arguments[..], &["--buffer", buffer]].concat());
+            assert!(text.contains("# 0 wrong: every element right"), "{text}");
+            assert!(text.contains("from one buffer to another"), "{text}");
+        }
     }
 }
 

@@ -43,7 +43,10 @@ fn well_formed(xml: &str) {
 #[test]
 fn without_an_algorithm_the_chosen_one_is_drawn() {
     let text = prints(&["plan", "broadcast", "-n", "3", "--root", "2", "--count", "10"]);
-    assert!(text.starts_with("broadcast from 2 by mesh"), "{text}");
+    assert!(text.starts_with("broadcast from rank 2 by mesh"), "{text}");
+    let text = prints(&["plan", "reduce", "-n", "3", "--root", "1", "--into", "--count", "10"]);
+    assert!(text.starts_with("reduce to rank 1, out of place by flat-tree on 3 ranks"), "{text}");
+    assert!(text.contains("send #0 to 1 from input"), "{text}");
     let text = prints(&["plan", "all_gather", "-n", "3"]);
     assert!(text.contains("1002 elements"), "{text}");
     let text = prints(&["plan", "barrier", "-n", "2"]);
@@ -201,7 +204,9 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("bench send_recv --algorithm ring", "send_recv has no algorithm"),
         ("bench all_reduce --json /nonexistent/file", "can't write /nonexistent/file"),
         ("plan all_reduce -n 2 --svg /nonexistent/file", "can't write /nonexistent/file"),
-        ("plan all_reduce -n 3 --root 1", "--root is for broadcast: all_reduce has none"),
+        ("plan all_reduce -n 3 --root 1", "--root: all_reduce has none"),
+        ("plan broadcast -n 3 --into", "--into: broadcast has one buffer only"),
+        ("bench scan --op avg", "the ranks before one differ in number"),
         ("run -n 65 true", "not a whole number from 1 to 64"),
         ("run -n 0 true", "not a whole number from 1 to 64"),
         ("run -np 2 true", "mpirun's -np is -n here, as in -n 4"),

@@ -57,6 +57,19 @@ pub enum Kind {
     AllGather,
     /// Combines the vectors of all ranks; each gets a part of the result
     ReduceScatter,
+    /// Combines the vectors of all ranks; one gets the result
+    Reduce,
+    /// Gives one rank the parts of all
+    Gather,
+    /// Gives each rank a part of one rank's
+    Scatter,
+    /// Gives each rank a part of each
+    AllToAll,
+    /// Combines the vectors of the ranks up to each
+    Scan,
+    /// Combines the vectors of the ranks before each
+    #[value(name = "exscan")]
+    ExScan,
     /// Ends when all have begun
     Barrier,
     /// Each rank sends to the next and receives from the one before
@@ -71,6 +84,12 @@ impl Kind {
             Kind::Broadcast => "broadcast",
             Kind::AllGather => "all_gather",
             Kind::ReduceScatter => "reduce_scatter",
+            Kind::Reduce => "reduce",
+            Kind::Gather => "gather",
+            Kind::Scatter => "scatter",
+            Kind::AllToAll => "all_to_all",
+            Kind::Scan => "scan",
+            Kind::ExScan => "exscan",
             Kind::Barrier => "barrier",
             Kind::SendRecv => "send_recv",
         }
@@ -83,18 +102,34 @@ impl Kind {
             Kind::Broadcast => Some(Collective::Broadcast { root }),
             Kind::AllGather => Some(Collective::AllGather),
             Kind::ReduceScatter => Some(Collective::ReduceScatter),
+            Kind::Reduce => Some(Collective::Reduce { root }),
+            Kind::Gather => Some(Collective::Gather { root }),
+            Kind::Scatter => Some(Collective::Scatter { root }),
+            Kind::AllToAll => Some(Collective::AllToAll),
+            Kind::Scan => Some(Collective::Scan),
+            Kind::ExScan => Some(Collective::ExScan),
             Kind::SendRecv => None,
         }
     }
 
     /// Whether it computes, so that a reduction can be chosen.
     pub const fn reduces(self) -> bool {
-        matches!(self, Kind::AllReduce | Kind::ReduceScatter)
+        matches!(self, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce | Kind::Scan | Kind::ExScan)
     }
 
     /// Whether its buffer is cut into one part per rank.
     pub const fn has_parts(self) -> bool {
-        matches!(self, Kind::AllGather | Kind::ReduceScatter)
+        matches!(self, Kind::AllGather | Kind::ReduceScatter | Kind::Gather | Kind::Scatter | Kind::AllToAll)
+    }
+
+    /// Whether one rank is unlike the others.
+    pub const fn has_root(self) -> bool {
+        matches!(self, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter)
+    }
+
+    /// Whether it can be done from one buffer to another.
+    pub const fn has_input(self) -> bool {
+        !matches!(self, Kind::Broadcast | Kind::Barrier | Kind::SendRecv)
     }
 }
 

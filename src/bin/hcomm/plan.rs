@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use hcomm::path::{Algorithm, Explanation, Facts, RANKS_MAX, build, choose, draw, verify};
+use hcomm::path::{Algorithm, Explanation, Facts, Placement, RANKS_MAX, choose, draw, prove};
 use hcomm::{DType, Rank};
 
 use crate::failure::{Failure, Outcome, print, writable};
@@ -25,11 +25,12 @@ In the column `action`:
   finish            these elements are complete with it: an average is divided
   copy              within this rank's memory
   output            the vector that was handed in, where the result comes as well
+  input             the vector that was handed in, with --into
   scratch 0         memory beside it, area number 0; the line of the rank
                     says which elements have room there
 
-A vector is cut into blocks of whole granules: of 16 elements for all_reduce and broadcast, so that no two ranks write to \
-one line of a cache, and of 1 where there are parts. Elements fewer than a granule stay in one block, so that blocks of a \
+A vector is cut into blocks of whole granules of 16 elements, so that no two ranks write to one line of a cache; where it has \
+parts, into these. Elements fewer than a granule stay in one block, so that blocks of a \
 small vector may be empty, as 20..20: their messages carry nothing.
 
 In the column `after`, `~3` means: goes as far as step 3 has come; `3`: starts when step 3 is done.
@@ -42,7 +43,8 @@ Examples:
   hcomm plan all_reduce -n 4 --count 1000
   hcomm plan all_reduce -n 4 --link memory
   hcomm plan all_reduce -n 5 --algorithm halving-doubling --svg plan.svg
-  hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3";
+  hcomm plan broadcast -n 8 --algorithm binomial-tree --root 3
+  hcomm plan all_to_all -n 4 --into";
 
 /// Draws a plan: which rank sends what to whom, and when
 #[derive(clap::Args)]
@@ -66,7 +68,10 @@ pub struct Args {
     /// Element type; the choice of an algorithm depends on bytes
     #[arg(long, default_value = "f32", value_parser = names::dtype())]
     dtype: DType,
-    /// Whose vector a broadcast gives to all [default: 0]
+    /// From one buffer to another
+    #[arg(long)]
+    into: bool,
+    /// The root, of operations that have one [default: 0]
     #[arg(long, value_name = "R", value_parser = names::number(0, RANKS_MAX as u32 - 1), allow_negative_numbers = true)]
     root: Option<u32>,
     /// Draws it into this file
@@ -94,9 +99,13 @@ pub fn run(args: &Args) -> Outcome {
     let Some(collective) = kind.collective(Rank(args.root.unwrap_or(0))) else {
         return Err(Failure::usage(format!("{kind} has no plan: messages go straight to their receiver")));
     };
-    if args.root.is_some() && kind != Kind::Broadcast {
-        return Err(Failure::usage(format!("--root is for broadcast: {kind} has none")));
+    if args.root.is_some() && !kind.has_root() {
+        return Err(Failure::usage(format!("--root: {kind} has none")));
     }
+    if args.into && !kind.has_input() {
+        return Err(Failure::usage(format!("--into: {kind} has one buffer only")));
+    }
+    let placement = if args.into { Placement::OutOfPlace } else { Placement::InPlace };
     if kind.has_parts() && count % ranks != 0 {
         return Err(Failure::usage(format!(
             "{kind} needs equal parts: --count {count} is no multiple of -n {ranks}"
@@ -110,9 +119,9 @@ pub fn run(args: &Args) -> Outcome {
     let (facts, assumed) = here(args.ranks, args.link);
     let choice = choose(&facts, collective, bytes, args.algorithm).map_err(Failure::usage)?;
     let what = format!("{} of {kind} for {}", choice.algorithm, counted(ranks, "rank"));
-    let plan = during(&format!("building {what}"), || build(choice.algorithm, collective, args.ranks));
+    let plan =
+        during(&format!("proving {what}"), || prove(choice.algorithm, collective, placement, args.ranks));
     let plan = plan.map_err(Failure::usage)?;
-    let plan = during(&format!("proving {what}"), || verify(plan)).map_err(Failure::other)?;
     let explanation = Explanation::new(choice, &plan, count, dtype.size());
     if kind == Kind::Barrier {
         print("A barrier is an all_reduce of one byte:\n");

@@ -1,6 +1,6 @@
 //! One call of the operation on its buffers.
 
-use hcomm::{Buffer, Communicator, Element, PreparedAllReduce, Rank, View};
+use hcomm::{Buffer, Communicator, Element, PreparedAllReduce, Rank};
 
 use super::Failed;
 use super::pattern::Pattern;
@@ -63,6 +63,16 @@ impl<T: Element> std::ops::DerefMut for Memory<T> {
     }
 }
 
+/// A call by the algorithm that is asked for, if one is.
+macro_rules! begin {
+    ($self:expr, $comm:expr, $call:ident($($argument:expr),*)) => {
+        match $self.settings.algorithm {
+            Some(algorithm) => $comm.using(algorithm).$call($($argument),*),
+            None => $comm.$call($($argument),*),
+        }
+    };
+}
+
 /// One operation on whatever memory it is.
 macro_rules! on {
     ($memory:expr, $buffer:ident => $call:expr) => {
@@ -78,6 +88,28 @@ macro_rules! on {
     };
 }
 
+/// The same from one to another, which are of one kind.
+macro_rules! on_two {
+    ($input:expr, $output:expr, ($from:ident, $to:ident) => $call:expr) => {
+        match ($input, $output) {
+            (Memory::Buffer($from), Memory::Buffer($to)) => {
+                let (from, to) = $call.await?;
+                (Memory::Buffer(from), Memory::Buffer(to))
+            }
+            (Memory::Vec($from), Memory::Vec($to)) => {
+                let (from, to) = $call.await?;
+                (Memory::Vec(from), Memory::Vec(to))
+            }
+            (Memory::Slice(from), Memory::Slice(mut to)) => {
+                let ($from, $to) = (from.as_slice(), to.as_mut_slice());
+                $call.await?;
+                (Memory::Slice(from), Memory::Slice(to))
+            }
+            other => other,
+        }
+    };
+}
+
 impl<'a, T: Element> Call<'a, T> {
     /// For vectors of `count` elements.
     pub fn new(settings: &'a Settings, comm: &mut Communicator, count: usize) -> Result<Self, Failed> {
@@ -88,46 +120,85 @@ impl<'a, T: Element> Call<'a, T> {
 
     /// Memory for a call, not filled.
     pub fn buffers(&self, comm: &Communicator) -> Buffers<T> {
-        let (source, kind) = (self.settings.buffer, self.settings.kind);
-        let received = if kind == Kind::SendRecv { self.count } else { 0 };
-        Buffers { main: Memory::new(source, comm, self.count), received: Memory::new(source, comm, received) }
+        let (source, kind, root) = (self.settings.buffer, self.settings.kind, self.is_root());
+        let (all, part) = (self.count, self.count / self.settings.ranks);
+        let (main, received) = match kind {
+            Kind::SendRecv => (all, all),
+            Kind::Gather if !self.settings.into => (if root { all } else { part }, 0),
+            Kind::Scatter if !self.settings.into => (if root { all } else { part }, 0),
+            _ if !self.settings.into => (all, 0),
+            Kind::AllGather => (part, all),
+            Kind::ReduceScatter => (all, part),
+            Kind::Gather => (part, if root { all } else { 0 }),
+            Kind::Scatter => (if root { all } else { 0 }, part),
+            Kind::Reduce => (all, if root { all } else { 0 }),
+            _ => (all, all),
+        };
+        Buffers { main: Memory::new(source, comm, main), received: Memory::new(source, comm, received) }
+    }
+
+    fn is_root(&self) -> bool {
+        self.rank == ROOT.index()
     }
 
     /// Calls and waits for the end.
     pub async fn run(&self, comm: &mut Communicator, buffers: Buffers<T>) -> Result<Buffers<T>, Failed> {
         let Buffers { mut main, mut received } = buffers;
-        let op = self.settings.op;
-        match self.settings.kind {
-            Kind::AllReduce => {
-                main = match (&self.prepared, self.view(comm)) {
-                    (_, Some(view)) => on!(main, buffer => view.all_reduce(buffer, op)),
-                    (Some(prepared), None) => on!(main, buffer => prepared.run(comm, buffer)),
-                    (None, None) => on!(main, buffer => comm.all_reduce(buffer, op)),
+        let (kind, op) = (self.settings.kind, self.settings.op);
+        if self.settings.into {
+            (main, received) = match kind {
+                Kind::AllReduce => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, all_reduce_into(from, to, op)))
                 }
-            }
-            Kind::Broadcast => {
-                main = match self.view(comm) {
-                    Some(view) => on!(main, buffer => view.broadcast(buffer, ROOT)),
-                    None => on!(main, buffer => comm.broadcast(buffer, ROOT)),
+                Kind::AllGather => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, all_gather_into(from, to)))
                 }
-            }
-            Kind::AllGather => {
-                main = match self.view(comm) {
-                    Some(view) => on!(main, buffer => view.all_gather(buffer)),
-                    None => on!(main, buffer => comm.all_gather(buffer)),
+                Kind::ReduceScatter => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, reduce_scatter_into(from, to, op)))
                 }
-            }
-            Kind::ReduceScatter => {
-                main = match self.view(comm) {
-                    Some(view) => on!(main, buffer => view.reduce_scatter(buffer, op)),
-                    None => on!(main, buffer => comm.reduce_scatter(buffer, op)),
+                Kind::Reduce => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, reduce_into(from, to, op, ROOT)))
                 }
-            }
-            Kind::Barrier => {
-                comm.barrier().await?;
-            }
-            Kind::SendRecv => (main, received) = self.send_recv(comm, main, received).await?,
+                Kind::Gather => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, gather_into(from, to, ROOT)))
+                }
+                Kind::Scatter => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, scatter_into(from, to, ROOT)))
+                }
+                Kind::AllToAll => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, all_to_all_into(from, to)))
+                }
+                Kind::Scan => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, scan_into(from, to, op)))
+                }
+                Kind::ExScan => {
+                    on_two!(main, received, (from, to) => begin!(self, comm, exscan_into(from, to, op)))
+                }
+                Kind::Broadcast | Kind::Barrier | Kind::SendRecv => (main, received),
+            };
+            return Ok(Buffers { main, received });
         }
+        main = match (kind, &self.prepared) {
+            (Kind::Barrier, _) => {
+                comm.barrier().await?;
+                main
+            }
+            (Kind::SendRecv, _) => {
+                (main, received) = self.send_recv(comm, main, received).await?;
+                main
+            }
+            (Kind::AllReduce, Some(prepared)) => on!(main, buffer => prepared.run(comm, buffer)),
+            (Kind::AllReduce, None) => on!(main, buffer => begin!(self, comm, all_reduce(buffer, op))),
+            (Kind::Broadcast, _) => on!(main, buffer => begin!(self, comm, broadcast(buffer, ROOT))),
+            (Kind::AllGather, _) => on!(main, buffer => begin!(self, comm, all_gather(buffer))),
+            (Kind::ReduceScatter, _) => on!(main, buffer => begin!(self, comm, reduce_scatter(buffer, op))),
+            (Kind::Reduce, _) => on!(main, buffer => begin!(self, comm, reduce(buffer, op, ROOT))),
+            (Kind::Gather, _) => on!(main, buffer => begin!(self, comm, gather(buffer, ROOT))),
+            (Kind::Scatter, _) => on!(main, buffer => begin!(self, comm, scatter(buffer, ROOT))),
+            (Kind::AllToAll, _) => on!(main, buffer => begin!(self, comm, all_to_all(buffer))),
+            (Kind::Scan, _) => on!(main, buffer => begin!(self, comm, scan(buffer, op))),
+            (Kind::ExScan, _) => on!(main, buffer => begin!(self, comm, exscan(buffer, op))),
+        };
         Ok(Buffers { main, received })
     }
 
@@ -159,10 +230,6 @@ impl<'a, T: Element> Call<'a, T> {
         })
     }
 
-    fn view<'c>(&self, comm: &'c mut Communicator) -> Option<View<'c>> {
-        self.settings.algorithm.map(|algorithm| comm.using(algorithm))
-    }
-
     fn after(&self) -> usize {
         (self.rank + 1) % self.settings.ranks
     }
@@ -175,43 +242,91 @@ impl<'a, T: Element> Call<'a, T> {
     pub fn fill(&self, buffers: &mut Buffers<T>) {
         let Buffers { main, received } = buffers;
         let pattern = &self.pattern;
-        let input = pattern.input(self.rank);
+        let (input, root) = (pattern.input(self.rank), pattern.spoiled(ROOT.index()));
+        let own = self.own().start;
         match self.settings.kind {
-            Kind::Broadcast if self.rank != ROOT.index() => {
-                pattern.fill(main, 0, pattern.spoiled(ROOT.index()))
-            }
-            Kind::AllGather => {
+            Kind::Broadcast if !self.is_root() => pattern.fill(main, 0, root),
+            Kind::Scatter if !self.is_root() => pattern.fill(main, own, root),
+            Kind::AllGather | Kind::Gather if main.len() == self.count => {
                 for (rank, part) in parts(main.len(), self.settings.ranks) {
                     let table = if rank == self.rank { input } else { pattern.spoiled(rank) };
                     pattern.fill(&mut main[part.clone()], part.start, table);
                 }
             }
+            Kind::AllGather | Kind::Gather => pattern.fill(main, own, input),
             _ => pattern.fill(main, 0, input),
         }
-        pattern.fill(received, 0, pattern.spoiled(self.before()));
+        for Expected { place, first, table } in self.expected() {
+            if let Some(elements) = received.get_mut(place) {
+                pattern.fill(elements, first, table);
+                bytemuck::cast_slice_mut(elements).iter_mut().for_each(|byte: &mut u8| *byte = !*byte);
+            }
+        }
     }
 
     /// How many elements of this rank's result are wrong.
     pub fn wrong(&self, buffers: &Buffers<T>) -> u64 {
         let Buffers { main, received } = buffers;
-        let pattern = &self.pattern;
+        let is_beside = self.settings.into || self.settings.kind == Kind::SendRecv;
+        let result = if is_beside { received } else { main };
+        let wrong = |Expected { place, first, table }: Expected<'_, T>| match result.get(place.clone()) {
+            Some(elements) => self.pattern.wrong(elements, first, table),
+            None => place.len() as u64,
+        };
+        let input = if is_beside && main.len() == self.count {
+            self.pattern.wrong(main, 0, self.pattern.input(self.rank))
+        } else {
+            0
+        };
+        input + self.expected().into_iter().map(wrong).sum::<u64>()
+    }
+
+    /// This rank's part of a vector.
+    fn own(&self) -> std::ops::Range<usize> {
+        let each = self.count / self.settings.ranks;
+        self.rank * each..(self.rank + 1) * each
+    }
+
+    /// What must be in the buffer that the result comes to.
+    fn expected(&self) -> Vec<Expected<'_, T>> {
+        let (ranks, pattern, own) = (self.settings.ranks, &self.pattern, self.own());
+        let all = |table| vec![Expected { place: 0..self.count, first: 0, table }];
+        let each = |first: &dyn Fn(usize) -> usize| {
+            let part = |(rank, place): (usize, std::ops::Range<usize>)| Expected {
+                first: first(place.start),
+                place,
+                table: pattern.input(rank),
+            };
+            parts(self.count, ranks).map(part).collect()
+        };
         match self.settings.kind {
-            Kind::AllReduce => pattern.wrong(main, 0, pattern.reduced()),
-            Kind::Broadcast => pattern.wrong(main, 0, pattern.input(ROOT.index())),
-            Kind::AllGather => parts(main.len(), self.settings.ranks)
-                .map(|(rank, part)| pattern.wrong(&main[part.clone()], part.start, pattern.input(rank)))
-                .sum(),
-            Kind::ReduceScatter => parts(main.len(), self.settings.ranks)
-                .filter(|(rank, _)| *rank == self.rank)
-                .map(|(_, part)| pattern.wrong(&main[part.clone()], part.start, pattern.reduced()))
-                .sum(),
-            Kind::Barrier => 0,
-            Kind::SendRecv => {
-                pattern.wrong(main, 0, pattern.input(self.rank))
-                    + pattern.wrong(received, 0, pattern.input(self.before()))
+            Kind::AllReduce => all(pattern.reduced(ranks)),
+            Kind::Reduce if self.is_root() => all(pattern.reduced(ranks)),
+            Kind::Scan => all(pattern.reduced(self.rank + 1)),
+            Kind::ExScan if self.rank > 0 => all(pattern.reduced(self.rank)),
+            Kind::Broadcast => all(pattern.input(ROOT.index())),
+            Kind::SendRecv => all(pattern.input(self.before())),
+            Kind::AllGather => each(&|start| start),
+            Kind::Gather if self.is_root() => each(&|start| start),
+            Kind::AllToAll => each(&|_| own.start),
+            Kind::ReduceScatter => {
+                let place = if self.settings.into { 0..own.len() } else { own.clone() };
+                vec![Expected { place, first: own.start, table: pattern.reduced(ranks) }]
             }
+            Kind::Scatter if self.is_root() && !self.settings.into => all(pattern.input(ROOT.index())),
+            Kind::Scatter => {
+                vec![Expected { place: 0..own.len(), first: own.start, table: pattern.input(ROOT.index()) }]
+            }
+            Kind::Reduce | Kind::Gather | Kind::ExScan | Kind::Barrier => Vec::new(),
         }
     }
+}
+
+/// What must be at a place: elements from a number on, by a table.
+struct Expected<'a, T> {
+    place: std::ops::Range<usize>,
+    first: usize,
+    table: &'a [T],
 }
 
 /// Which rank's part is where, in a vector of equal parts.

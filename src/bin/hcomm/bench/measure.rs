@@ -20,7 +20,7 @@ const FIGURES: usize = 3;
 pub struct Point {
     pub count: usize,
     pub algorithm: &'static str,
-    /// The time of each call at rank 0, or of a broadcast at the slowest rank, in order of size.
+    /// The time of each call at rank 0, or where that is done first, at the slowest rank; in order of size.
     pub times: Vec<Duration>,
     /// Elements that were wrong.
     pub wrong: u64,
@@ -200,8 +200,8 @@ impl<T: Element> Run<'_, T> {
         let of = |figure: usize| figures.iter().skip(figure).step_by(FIGURES).copied();
         // Ranks that are threads have one CPU clock between them.
         let cpu = if self.settings.link == Link::Memory { figures[1] } else { of(1).sum() };
-        if self.settings.kind == Kind::Broadcast {
-            // The root is done when all of it is on its way.
+        if matches!(self.settings.kind, Kind::Broadcast | Kind::Scatter | Kind::Scan | Kind::ExScan) {
+            // Rank 0 is done when all of it is on its way.
             let mine: Vec<u64> = self.times.iter().map(|time| nanos(*time)).collect();
             let (calls, all) = (mine.len(), self.gather(&mine).await?);
             let slowest = |call: usize| all.iter().skip(call).step_by(calls).copied().max();

@@ -11,7 +11,8 @@ pub struct Pattern<T> {
     hash_bits: u32,
     inputs: Vec<Vec<T>>,
     spoiled: Vec<Vec<T>>,
-    reduced: Vec<T>,
+    /// By how many of the first ranks.
+    reduced: Vec<Vec<T>>,
 }
 
 impl<T: Element> Pattern<T> {
@@ -25,12 +26,13 @@ impl<T: Element> Pattern<T> {
         let hashes = 1i128 << hash_bits;
         let value = |rank: usize, hash| wrap(T::DTYPE, input(op, hash, rank as i128, ranks as i128, hashes));
         let table = |each: &dyn Fn(i128) -> i128| (0..hashes).map(|hash| encode(each(hash))).collect();
-        let reduced = |hash| reduce(T::DTYPE, op, (0..ranks).map(|rank| value(rank, hash)), ranks as i128);
+        let reduced =
+            |hash, of: usize| reduce(T::DTYPE, op, (0..of).map(|rank| value(rank, hash)), of as i128);
         Pattern {
             hash_bits,
             inputs: (0..ranks).map(|rank| table(&|hash| value(rank, hash))).collect(),
             spoiled: (0..ranks).map(|rank| table(&|hash| value(rank, hash) + 1)).collect(),
-            reduced: table(&reduced),
+            reduced: (0..=ranks).map(|of| table(&|hash| reduced(hash, of.max(1)))).collect(),
         }
     }
 
@@ -44,9 +46,9 @@ impl<T: Element> Pattern<T> {
         &self.spoiled[rank]
     }
 
-    /// The reduction over all ranks.
-    pub fn reduced(&self) -> &[T] {
-        &self.reduced
+    /// The reduction over the first `ranks` ranks.
+    pub fn reduced(&self, ranks: usize) -> &[T] {
+        &self.reduced[ranks]
     }
 
     /// Fills elements, the first of which is number `first` of its vector.
@@ -145,10 +147,10 @@ mod tests {
             let pattern = Pattern::<half::bf16>::new(op, 64);
             let sum = |hash: usize| -> f32 { pattern.inputs.iter().map(|table| table[hash].to_f32()).sum() };
             if op == ReduceOp::Sum {
-                assert!((0..8).all(|hash| sum(hash) == pattern.reduced[hash].to_f32()));
+                assert!((0..8).all(|hash| sum(hash) == pattern.reduced(64)[hash].to_f32()));
             }
             if op == ReduceOp::Avg {
-                assert!((0..8).all(|hash| sum(hash) == 64.0 * pattern.reduced[hash].to_f32()));
+                assert!((0..8).all(|hash| sum(hash) == 64.0 * pattern.reduced(64)[hash].to_f32()));
             }
         }
     }

@@ -26,14 +26,15 @@ const DETAILS: &str = "\
 Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with any --link but memory.
 
 For each size the result of one call is compared element by element with what must come out; then calls follow one \
-another, each timed from the call to its end: at rank 0; of a broadcast, whose root is done first, at the slowest rank.
+another, each timed from the call to its end: at rank 0; of broadcast, scatter, scan and exscan, where that is done first, at \
+the slowest rank.
 
 Columns, as those of nccl-tests:
   size, count  the vector of one rank; where it has parts, all of them
   time         mean of all calls
   algbw        size / time
   busbw        algbw, times 2(n-1)/n for all_reduce,
-               (n-1)/n for all_gather and reduce_scatter
+               (n-1)/n for what has parts
   #wrong       wrong elements on all ranks; any makes the exit code 1
 and
   iters        how many calls were timed
@@ -44,7 +45,7 @@ and
   algorithm    as chosen for this size
 A barrier has no sizes, and moves nothing that a rate could be told of.
 
-Sizes are rounded down to whole elements, and for all_gather and reduce_scatter to equal parts of all ranks; one below the \
+Sizes are rounded down to whole elements, and where an operation has parts, as all_gather, to equal ones of all ranks; one below the \
 smallest such size is that size, but none is larger than -e. A line above the table says so where it happens. -b 0 begins \
 with a call on no elements.
 
@@ -98,6 +99,9 @@ pub struct Args {
     /// Every rank rewrites its buffer before each iteration, untimed
     #[arg(long)]
     touch: bool,
+    /// From one buffer to another
+    #[arg(long, conflicts_with = "prepared")]
+    into: bool,
     /// Uses a prepared handle (all_reduce)
     #[arg(long, conflicts_with = "algorithm")]
     prepared: bool,
@@ -134,6 +138,7 @@ pub struct Settings {
     pub check: bool,
     pub touch: bool,
     pub prepared: bool,
+    pub into: bool,
     pub json: Option<PathBuf>,
     sizes: [usize; 2],
     factor: usize,
@@ -159,6 +164,12 @@ impl Settings {
         if args.prepared && kind != Kind::AllReduce {
             return usage(format!("--prepared is for all_reduce; {kind} has no prepared handle"));
         }
+        if args.into && !kind.has_input() {
+            return usage(format!("--into: {kind} has one buffer only"));
+        }
+        if matches!(kind, Kind::Scan | Kind::ExScan) && args.op == Some(ReduceOp::Avg) {
+            return usage(format!("--op avg: {kind} has none, since the ranks before one differ in number"));
+        }
         if let Some(op) = args.op
             && !kind.reduces()
         {
@@ -183,6 +194,7 @@ impl Settings {
             check: args.check,
             touch: args.touch,
             prepared: args.prepared,
+            into: args.into,
             json: args.json.clone(),
             sizes: [begin, end],
             factor: args.factor as usize,

@@ -74,6 +74,7 @@ struct Record<'a> {
     algorithm: &'static str,
     touch: bool,
     prepared: bool,
+    into: bool,
 }
 
 impl<'a> Table<'a> {
@@ -82,7 +83,11 @@ impl<'a> Table<'a> {
         let cpus = std::thread::available_parallelism().map_or(0, usize::from);
         let op = if settings.kind.reduces() { format!(" {}", settings.op) } else { String::new() };
         let mut how = String::new();
-        for (set, text) in [(settings.touch, ", touched"), (settings.prepared, ", prepared")] {
+        for (set, text) in [
+            (settings.touch, ", touched"),
+            (settings.prepared, ", prepared"),
+            (settings.into, ", from one buffer to another"),
+        ] {
             how += if set { text } else { "" };
         }
         let algorithm = match (settings.algorithm, settings.kind) {
@@ -162,6 +167,7 @@ impl<'a> Table<'a> {
             algorithm: point.algorithm,
             touch: settings.touch,
             prepared: settings.prepared,
+            into: settings.into,
         });
     }
 
@@ -184,8 +190,10 @@ impl<'a> Table<'a> {
 fn bus_factor(kind: Kind, ranks: f64) -> f64 {
     match kind {
         Kind::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-        Kind::AllGather | Kind::ReduceScatter => (ranks - 1.0) / ranks,
-        Kind::Broadcast | Kind::SendRecv | Kind::Barrier => 1.0,
+        Kind::AllGather | Kind::ReduceScatter | Kind::Gather | Kind::Scatter | Kind::AllToAll => {
+            (ranks - 1.0) / ranks
+        }
+        Kind::Broadcast | Kind::Reduce | Kind::Scan | Kind::ExScan | Kind::SendRecv | Kind::Barrier => 1.0,
     }
 }
 
