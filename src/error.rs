@@ -7,7 +7,8 @@ mod report;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::rank::{Rank, Seq};
+use crate::element::DType;
+use crate::rank::{Rank, Seq, Tag};
 
 pub use calls::CallInfo;
 use calls::list_calls;
@@ -108,6 +109,31 @@ pub enum Error {
         communicator: Arc<str>,
         /// What each rank called, as far as known.
         calls: Vec<(Rank, CallInfo)>,
+    },
+    /// A message is longer than the buffer that a receive has for it. The message is gone; if it was larger than 64 KiB, its sender
+    /// gets [`Aborted`](Self::Aborted).
+    #[error(
+        "{operation} {seq} on \"{communicator}\": the message of rank {from} with tag {tag} has {count} × {dtype}, and there is room \
+         for {room}: give a longer buffer, or ask by probe how long the next message is"
+    )]
+    #[non_exhaustive]
+    Truncated {
+        /// What this rank called.
+        operation: Arc<str>,
+        /// Under which number.
+        seq: Seq,
+        /// Name of the communicator.
+        communicator: Arc<str>,
+        /// Who has sent the message.
+        from: Rank,
+        /// With which tag.
+        tag: Tag,
+        /// Of which type.
+        dtype: DType,
+        /// How many elements it has.
+        count: u64,
+        /// For how many there is room.
+        room: u64,
     },
     /// The operation's deadline passed: this rank's, or that of the rank in the report, which gave it up for all.
     /// The communicator can be used on, by the late ranks too: they are told when they call, by [`Aborted`](Self::Aborted),
@@ -280,6 +306,7 @@ impl Error {
     fn in_short(&self) -> String {
         let failed = match self {
             Error::Mismatch { operation, seq, .. }
+            | Error::Truncated { operation, seq, .. }
             | Error::PeerLost { operation, seq, .. }
             | Error::Left { operation, seq, .. }
             | Error::Aborted { operation, seq, .. } => format!("{operation} {seq} failed"),
@@ -325,6 +352,7 @@ impl Error {
             Error::Aborted { by, .. } => std::slice::from_ref(by),
             Error::Failed { lost, .. } => lost.as_slice(),
             Error::Mismatch { .. }
+            | Error::Truncated { .. }
             | Error::Cancelled { .. }
             | Error::InvalidArgument { .. }
             | Error::KeyInUse { .. }
@@ -349,6 +377,7 @@ impl Error {
             | Error::Forked { .. }
             | Error::Init(_) => true,
             Error::Mismatch { .. }
+            | Error::Truncated { .. }
             | Error::Deadline(_)
             | Error::Aborted { .. }
             | Error::Cancelled { .. }

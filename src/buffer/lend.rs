@@ -186,6 +186,21 @@ impl Lend for Nothing {
     }
 }
 
+/// What a look at messages hands in: no memory at all.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Looking;
+
+impl Sealed for Looking {}
+impl Lend for Looking {
+    type Element = u8;
+    type Returned = ();
+    type Guard = Read;
+    fn lend(self, _: &Staging) -> (Lent, Read) {
+        (Lent(Parts::NONE), Read)
+    }
+}
+
 impl<T: Element> Sealed for &mut [T] {}
 impl<'a, T: Element> Lend for &'a mut [T] {
     type Element = T;

@@ -2,7 +2,7 @@
 //!
 //! - `builder`: how processes become one
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `collectives`: options for a call, and its plan
-//! - `point`: send and recv by (peer, tag)
+//! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
@@ -22,10 +22,12 @@ mod builder;
 mod calls;
 mod close;
 mod collectives;
+mod incoming;
 mod into;
 mod keyed;
 mod links;
 mod local;
+mod messages;
 mod operation;
 mod point;
 mod prepared;
@@ -52,8 +54,11 @@ use crate::rank::Rank;
 pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use collectives::View;
+pub use incoming::Incoming;
 pub use keyed::Keyed;
+pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
 pub use operation::Operation;
+pub use point::SendRecv;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;

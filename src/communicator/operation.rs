@@ -11,7 +11,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::buffer::lend::{Guard, Lend, Lent};
 use crate::engine::wait::Wait;
-use crate::engine::{Engine, Op, Submitted};
+use crate::engine::{Arrival, Engine, Op, Submitted};
 use crate::error::OpError;
 
 /// An operation in flight: it has begun, and is driven whether this is polled or not.
@@ -90,31 +90,65 @@ impl<B: Lend> Operation<B> {
     ///
     /// In a simulated world (feature `testing`), which stands still while a rank waits like this.
     pub fn wait(mut self) -> Result<B::Returned, OpError<B::Returned>> {
+        self.block();
+        self.take_all().0
+    }
+
+    /// Waits for the end.
+    pub(super) fn block(&self) {
         self.engine.allow_blocking();
         if let Some(op) = self.op() {
             self.engine.block_on(op);
         }
-        self.take()
     }
 
-    fn take(&mut self) -> Result<B::Returned, OpError<B::Returned>> {
+    pub(super) fn limit(&mut self, limit: Duration) {
+        if let Some(op) = self.op() {
+            self.engine.limit(op, limit);
+        }
+    }
+
+    /// Ends it if it waits for a message to claim, and lets go of one that it has claimed.
+    pub(super) fn give_up_claim(&mut self, channel: usize) {
+        if let Some(Submitted::Flying(op)) = &self.call {
+            self.engine.give_up_claim(channel, op);
+        }
+    }
+
+    /// What came of it, and which message it got, if it has received or seen one.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn take_all(&mut self) -> (Result<B::Returned, OpError<B::Returned>>, Option<Arrival>) {
         let (Some(call), Some(guard)) = (self.call.take(), self.guard.take()) else {
             panic!("an operation was polled again after it had ended");
         };
         let op = match call {
-            Submitted::Over(parts) => return Ok(guard.give_back(Lent(parts))),
+            Submitted::Over(parts) => return (Ok(guard.give_back(Lent(parts))), None),
             Submitted::Flying(op) => op,
         };
         let outcome = op.take_outcome();
         self.engine.recycle(op);
         let Some(outcome) = outcome else { unreachable!("it was waited for") };
-        match (outcome.result, outcome.parts) {
+        let result = match (outcome.result, outcome.parts) {
             (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
             (Ok(()), None) => unreachable!("what went well is touched by nobody any more"),
             (Err(error), parts) => {
                 Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
             }
+        };
+        (result, outcome.arrival)
+    }
+
+    /// Polls it; once it is over, [`take_all`](Self::take_all) has what came of it.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // A loop of calls that are over at once would keep its runtime's other tasks waiting.
+        let budget = ready!(poll_proceed(cx));
+        if let Some(Submitted::Flying(op)) = &self.call
+            && self.engine.poll(op, &mut self.wait, cx).is_pending()
+        {
+            return Poll::Pending;
         }
+        budget.made_progress();
+        Poll::Ready(())
     }
 }
 
@@ -129,16 +163,8 @@ impl<B: Lend> Future for Operation<B> {
     type Output = Result<B::Returned, OpError<B::Returned>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        // A loop of calls that are over at once would keep its runtime's other tasks waiting.
-        let budget = ready!(poll_proceed(cx));
-        if let Some(Submitted::Flying(op)) = &this.call
-            && this.engine.poll(op, &mut this.wait, cx).is_pending()
-        {
-            return Poll::Pending;
-        }
-        budget.made_progress();
-        Poll::Ready(this.take())
+        ready!(self.poll_end(cx));
+        Poll::Ready(self.take_all().0)
     }
 }
 

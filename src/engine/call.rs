@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use super::board::Wish;
 use super::order::Priority;
 use super::program::Program;
 use crate::buffer::parts::Parts;
@@ -15,6 +16,9 @@ use crate::kernel::Reduction;
 use crate::path::Post;
 use crate::rank::{Rank, Tag};
 use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
+
+/// What a receive that takes any tag is called: it has none to be told with.
+pub(crate) const ANY_TAG: &str = "recv_any_tag";
 
 /// Everything about a call that must be equal on all ranks, without allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ impl CallDesc {
             count: self.count as u64,
             op: self.op,
             root: self.root,
-            tag: self.tag,
+            tag: self.tag.filter(|_| !self.takes_any_tag()),
             algorithm: self.algorithm.into(),
             plan: self.fingerprint,
         }
@@ -46,6 +50,11 @@ impl CallDesc {
     /// Of a collective: the size of the whole vector.
     pub(crate) const fn bytes(&self) -> usize {
         self.count * self.dtype.size()
+    }
+
+    /// Whether it is of a message, and leaves the tag open.
+    fn takes_any_tag(&self) -> bool {
+        self.operation == ANY_TAG
     }
 
     /// The tag of a message.
@@ -124,7 +133,8 @@ pub(crate) enum Work {
         to: usize,
     },
     Recv {
-        from: usize,
+        wish: Wish,
+        take: Take,
     },
     /// Agree with the ranks that are left on who they are.
     Rebuild,
@@ -134,12 +144,40 @@ pub(crate) enum Work {
     GivenUp,
 }
 
+/// What is done with the message that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// It is received, and must have the type and count of the buffer.
+    Exact,
+    /// It is received, and has at most as many elements as the buffer.
+    UpTo,
+    /// It is looked at.
+    Look,
+    /// It is kept for whoever asks for it by the number that it gets.
+    Claim,
+    /// It was claimed under this number, and is received as by `UpTo`.
+    Claimed(u64),
+}
+
+/// The message that a receive got, or that was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub from: usize,
+    pub tag: u32,
+    pub bytes: usize,
+    pub digest: u64,
+    /// Under which number it was claimed.
+    pub claim: u64,
+}
+
 /// How it ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub result: Result<(), Error>,
     /// `None` while somebody may still touch the memory.
     pub parts: Option<Parts>,
+    /// Of a message.
+    pub arrival: Option<Arrival>,
 }
 
 /// A call in flight, shared by the future that waits for it and the engine.

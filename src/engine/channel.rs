@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::board::Board;
 use super::call::{CallDesc, Op, Request, Work, mix};
 use super::direct::Standing;
 use super::due::Holds;
@@ -12,6 +13,7 @@ use super::fifos::Fifos;
 use super::history::{History, Past};
 use super::io::Io;
 use super::matching::Matching;
+use super::point::Point;
 use super::rebuild::Rebuild;
 use super::status::Status;
 use super::tombs::Tombs;
@@ -77,6 +79,7 @@ pub(crate) struct Channel {
     pub parting: Vec<Vec<(u64, CallInfo)>>,
     pub statuses: Vec<Option<(Instant, Status)>>,
     pub matching: Vec<Matching>,
+    pub board: Board,
     pub rebuild: Rebuild,
     pub standing: Standing,
 }
@@ -148,6 +151,7 @@ impl Channel {
             parting: vec![Vec::new(); ranks],
             statuses: (0..ranks).map(|_| None).collect(),
             matching: (0..ranks).map(|_| Matching::default()).collect(),
+            board: Board::new(ranks),
             rebuild: Rebuild::new(ranks),
             standing: Standing::default(),
         }
@@ -230,7 +234,7 @@ impl Channel {
             return Err("too many frames for operations that were not called".into());
         }
         *of += 1;
-        self.stash.push(stashed.header.number, stashed);
+        self.stash.push([stashed.header.number], stashed);
         Ok(())
     }
 
@@ -241,10 +245,26 @@ impl Channel {
         Some(stashed)
     }
 
+    /// Whether a rank sends no more messages.
+    pub(crate) fn is_silent(&self, rank: usize) -> bool {
+        self.leaving[rank] || self.closed[rank].is_some()
+    }
+
+    /// Drops every trace of a message between two ranks whose operation has ended.
+    pub(crate) fn forget_point(&mut self, key: RunKey, point: &Point) {
+        if let Some(place) = point.known.place {
+            self.board.forget(key, place);
+        }
+        self.board.watchers.retain(|watcher| watcher.key != key);
+        if let (Some(peer), Some(number)) = (point.peer, point.known.number) {
+            self.matching[peer].forget(key, number);
+        }
+    }
+
     /// Payload bytes kept for calls that were not made yet.
     pub(crate) fn kept_bytes(&self) -> usize {
         let stash: usize = self.stash.iter().map(Stashed::bytes).sum();
-        stash + self.matching.iter().map(Matching::kept_bytes).sum::<usize>()
+        stash + self.board.kept_bytes()
     }
 
     /// All frames kept for numbers that will not be called any more.

@@ -109,7 +109,7 @@ impl State {
         if let Error::Deadline(report) = &error {
             self.reports.push((members, (**report).clone()));
         }
-        let outcome = Outcome { result: Err(error), parts };
+        let outcome = Outcome { result: Err(error), parts, arrival: None };
         self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
     }
 

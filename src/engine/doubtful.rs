@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::call::{Op, Outcome, Request, Work};
+use super::call::{Op, Outcome, Request, Take, Work};
 use super::peer::Standing;
 use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
@@ -57,6 +57,7 @@ impl State {
             let outcome = Outcome {
                 result: Err(error),
                 parts: Some(std::mem::replace(&mut request.parts, Parts::NONE)),
+                arrival: None,
             };
             self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
             return;
@@ -115,9 +116,15 @@ impl State {
             Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
             // One who only closes may have begun to receive it before.
             Work::Send { to } => to == *rank && closed(rank).is_some(),
-            Work::Recv { from } => {
-                let is_silent = channel.leaving[from] || closed(rank).is_some();
-                from == *rank && is_silent && !channel.matching[from].unexpected.has(request.desc.tag_word())
+            Work::Recv { wish, take } => {
+                let is_silent = |rank: &usize| channel.leaving[*rank] || closed(rank).is_some();
+                let others = || (0..channel.members.len()).filter(|other| *other != channel.rank);
+                let is_alone = || match wish.from {
+                    Some(from) => from == *rank && is_silent(rank),
+                    None => *rank != channel.rank && others().all(|other| is_silent(&other)),
+                };
+                let is_here = matches!(take, Take::Claimed(_)) || channel.board.first_held(wish).is_some();
+                !is_here && is_alone()
             }
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };
@@ -169,9 +176,9 @@ mod tests {
             let error = state.overdone(&request);
             assert_eq!(error.is_some(), refused, "{error:?}");
             let Some(error) = error else { continue };
-            assert!(matches!(error, Error::Limit { limit: 65_536, .. }) && !error.is_fatal());
+            assert!(matches!(error, Error::Limit { limit: 131_072, .. }) && !error.is_fatal());
             let said =
-                "send: there are 65536 messages to rank 1 that wait to be received, which is the limit";
+                "send: there are 131072 messages to rank 1 that wait to be received, which is the limit";
             assert!(error.to_string().starts_with(said), "{error}");
         }
     }

@@ -1,4 +1,5 @@
-//! Queues by key: first in, first out for each, and whatever is in one is found, and taken out, in constant time.
+//! Queues by key: first in, first out for each, and whatever is in one is found, and taken out, in constant time. What is in them may
+//! be in several, under as many keys.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,41 +11,87 @@ pub(crate) type Place = u32;
 const NONE: Place = Place::MAX;
 
 #[derive(Debug)]
-pub(crate) struct Fifos<K, T> {
-    entries: Vec<Entry<K, T>>,
+pub(crate) struct Fifos<K, T, const N: usize = 1> {
+    entries: Vec<Entry<K, T, N>>,
     free: Vec<Place>,
     /// First and last entry of each key that has any.
     ends: HashMap<K, (Place, Place)>,
 }
 
 #[derive(Debug)]
-struct Entry<K, T> {
-    key: K,
+struct Entry<K, T, const N: usize> {
     value: Option<T>,
+    links: [Link<K>; N],
+}
+
+/// Neighbours in the queue of a key.
+#[derive(Clone, Copy, Debug)]
+struct Link<K> {
+    key: K,
     before: Place,
     after: Place,
 }
 
-impl<K, T> Default for Fifos<K, T> {
+impl<K, T, const N: usize> Default for Fifos<K, T, N> {
     fn default() -> Self {
         Fifos { entries: Vec::new(), free: Vec::new(), ends: HashMap::new() }
     }
 }
 
-impl<K: Copy + Eq + Hash, T> Fifos<K, T> {
-    pub(crate) fn push(&mut self, key: K, value: T) -> Place {
+impl<K: Copy + Eq + Hash, T, const N: usize> Fifos<K, T, N> {
+    /// Behind all others of its keys, which are all different.
+    pub(crate) fn push(&mut self, keys: [K; N], value: T) -> Place {
+        self.insert(keys, value, |ends, place, key| Link {
+            key,
+            before: std::mem::replace(&mut ends.1, place),
+            after: NONE,
+        })
+    }
+
+    /// Before all others of its keys.
+    pub(crate) fn push_first(&mut self, keys: [K; N], value: T) -> Place {
+        self.insert(keys, value, |ends, place, key| {
+            let after = std::mem::replace(&mut ends.0, place);
+            if ends.1 == NONE {
+                ends.1 = place;
+            }
+            Link { key, before: NONE, after: if after == place { NONE } else { after } }
+        })
+    }
+
+    fn insert(
+        &mut self,
+        keys: [K; N],
+        value: T,
+        link: impl Fn(&mut (Place, Place), Place, K) -> Link<K>,
+    ) -> Place {
         let place = self.free.pop().unwrap_or(self.entries.len() as Place);
-        let ends = self.ends.entry(key).or_insert((place, NONE));
-        let before = std::mem::replace(&mut ends.1, place);
-        let entry = Entry { key, value: Some(value), before, after: NONE };
+        let ends = &mut self.ends;
+        let links = keys.map(|key| link(ends.entry(key).or_insert((place, NONE)), place, key));
+        let entry = Entry { value: Some(value), links };
         match self.entries.get_mut(place as usize) {
             Some(slot) => *slot = entry,
             None => self.entries.push(entry),
         }
-        if let Some(last) = self.entries.get_mut(before as usize) {
-            last.after = place;
+        for (at, Link { before, after, .. }) in links.into_iter().enumerate() {
+            if let Some(last) = self.link(before, at) {
+                last.after = place;
+            }
+            if let Some(first) = self.link(after, at) {
+                first.before = place;
+            }
         }
         place
+    }
+
+    /// An entry's neighbours in the queue of its key number `at`, which neighbours have as the same number.
+    fn link(&mut self, place: Place, at: usize) -> Option<&mut Link<K>> {
+        Some(&mut self.entries.get_mut(place as usize)?.links[at])
+    }
+
+    /// The first of this key.
+    pub(crate) fn first(&self, key: K) -> Option<&T> {
+        self.entries.get(self.ends.get(&key)?.0 as usize)?.value.as_ref()
     }
 
     /// The first of this key, taken out.
@@ -62,12 +109,8 @@ impl<K: Copy + Eq + Hash, T> Fifos<K, T> {
     }
 
     /// All that is in them; they are empty afterwards.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = T> + use<K, T> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = T> + use<K, T, N> {
         std::mem::take(self).entries.into_iter().filter_map(|entry| entry.value)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -85,21 +128,22 @@ impl<K: Copy + Eq + Hash, T> Fifos<K, T> {
             return None;
         }
         let value = entry.value.take();
-        let (key, before, after) = (entry.key, entry.before, entry.after);
-        if let Some(entry) = self.entries.get_mut(before as usize) {
-            entry.after = after;
-        }
-        if let Some(entry) = self.entries.get_mut(after as usize) {
-            entry.before = before;
-        }
-        if before == NONE && after == NONE {
-            self.ends.remove(&key);
-        } else if let Some(ends) = self.ends.get_mut(&key) {
-            if before == NONE {
-                ends.0 = after;
+        for (at, Link { key, before, after }) in entry.links.into_iter().enumerate() {
+            if let Some(link) = self.link(before, at) {
+                link.after = after;
             }
-            if after == NONE {
-                ends.1 = before;
+            if let Some(link) = self.link(after, at) {
+                link.before = before;
+            }
+            if before == NONE && after == NONE {
+                self.ends.remove(&key);
+            } else if let Some(ends) = self.ends.get_mut(&key) {
+                if before == NONE {
+                    ends.0 = after;
+                }
+                if after == NONE {
+                    ends.1 = before;
+                }
             }
         }
         self.free.push(place);
@@ -119,7 +163,9 @@ mod tests {
         /// Against a plain list.
         #[test]
         fn each_keeps_its_order(acts in proptest::collection::vec((0u32..4, any::<u16>(), any::<u8>()), 0..200)) {
-            let mut fifos = Fifos::default();
+            /// A key that all have.
+            const EVERY: u32 = 9;
+            let mut fifos: Fifos<u32, u16, 2> = Fifos::default();
             let mut list: VecDeque<(u32, u16, Place)> = VecDeque::new();
             for (key, value, act) in acts {
                 match act % 4 {
@@ -128,13 +174,21 @@ mod tests {
                         let first = first.and_then(|index| list.remove(index)).map(|(_, value, _)| value);
                         prop_assert_eq!(fifos.pop(key), first);
                     }
+                    2 if value % 8 == 0 => {
+                        prop_assert_eq!(fifos.first(EVERY), list.front().map(|(_, value, _)| value));
+                        prop_assert_eq!(fifos.pop(EVERY), list.pop_front().map(|(_, value, _)| value));
+                    }
                     1 if !list.is_empty() => {
                         let (_, value, place) = list.remove(usize::from(value) % list.len()).unwrap();
                         prop_assert_eq!(fifos.remove_if(place, |of| *of != value), None);
                         prop_assert_eq!(fifos.remove_if(place, |of| *of == value), Some(value));
                     }
+                    3 if value % 4 == 0 => {
+                        let place = fifos.push_first([key, EVERY], value);
+                        list.push_front((key, value, place));
+                    }
                     _ => {
-                        let place = fifos.push(key, value);
+                        let place = fifos.push([key, EVERY], value);
                         list.push_back((key, value, place));
                     }
                 }

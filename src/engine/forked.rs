@@ -10,7 +10,7 @@ use crate::error::Error;
 pub(super) fn forked(request: Request) -> Arc<Op> {
     let op = Arc::new(Op::default());
     let error = Error::Forked { operation: request.desc.operation.into() };
-    op.finish(Outcome { result: Err(error), parts: Some(request.parts) });
+    op.finish(Outcome { result: Err(error), parts: Some(request.parts), arrival: None });
     op
 }
 
@@ -19,6 +19,6 @@ pub(super) fn forked(request: Request) -> Arc<Op> {
 pub(super) fn end_forked(op: &Op) {
     if !op.is_done() {
         let error = Error::Forked { operation: "an operation in flight".into() };
-        op.finish(Outcome { result: Err(error), parts: None });
+        op.finish(Outcome { result: Err(error), parts: None, arrival: None });
     }
 }

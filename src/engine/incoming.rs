@@ -256,11 +256,9 @@ impl State {
             let world = members[stashed.from] as usize;
             stashed.discard(world, &mut self.io);
         }
-        for (from, matching) in channel.matching.iter_mut().enumerate() {
-            for message in matching.take_unexpected() {
-                if let Content::Whole(bytes) = message.content {
-                    self.io.discard_eager(members[from] as usize, bytes);
-                }
+        for (from, message) in channel.board.take_all() {
+            if let Content::Whole(bytes) = message.content {
+                self.io.discard_eager(members[from] as usize, bytes);
             }
         }
     }
@@ -410,7 +408,7 @@ impl State {
     /// What a sender offers, and nobody has asked for, is kept here; an honest one knows the limit.
     fn check_offers(&mut self, index: usize, from: usize) -> Result<(), String> {
         let Some(channel) = &self.channels[index] else { return Ok(()) };
-        let kept = channel.matching[from].unexpected.len();
+        let kept = channel.board.held_of(from);
         // Who closes keeps none, and refuses each: an honest sender waits for that.
         let refused = if channel.leaving[channel.rank] {
             self.io.peers[channel.members[from] as usize].waiting

@@ -20,15 +20,13 @@ impl Engine {
 impl State {
     fn leave(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
-        let (me, ranks) = (channel.rank, channel.members.len());
+        let me = channel.rank;
         channel.leaving[me] = true;
         let header = Header::new(Kind::Leaving, channel.id, 0);
         self.broadcast(index, header, &[]);
-        for from in 0..ranks {
-            let Some(channel) = self.channels[index].as_mut() else { return };
-            for message in channel.matching[from].take_unexpected() {
-                self.refuse_unreceived(index, from, message);
-            }
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        for (from, message) in channel.board.take_all() {
+            self.refuse_unreceived(index, from, message);
         }
         self.end_posted(index, me);
     }
@@ -46,7 +44,12 @@ impl State {
     /// Ends the receives that no message of this rank has come for.
     fn end_posted(&mut self, index: usize, from: usize) {
         let Some(channel) = &self.channels[index] else { return };
-        let keys: Vec<_> = channel.matching[from].posted.iter().copied().collect();
+        // Who takes a message of anybody waits for the last.
+        let nobody_else =
+            (0..channel.members.len()).all(|rank| rank == channel.rank || channel.is_silent(rank));
+        let ends = |of: Option<usize>| of.map_or(nobody_else, |of| of == from);
+        let posted = channel.board.posted().filter(|(_, of)| ends(*of));
+        let keys: Vec<_> = posted.map(|(key, _)| key).collect();
         for key in keys {
             if !self.is_awaited(key) {
                 // Nobody asks what became of it.

@@ -1,17 +1,21 @@
-//! Which message is for which receive: by (peer, tag), in the order of sending; and which frame is for which of both, by
-//! number. Whatever is in flight, each is found, and forgotten, in constant time.
+//! Messages between two ranks as they are sent and received: which frame is for which of both, by number; [`board`](super::board) says
+//! which message is for which receive. Whatever is in flight, each is found, and forgotten, in constant time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::fifos::{Fifos, Place};
+use super::board::{Watcher, Wish};
+use super::call::{Arrival, Op, Take};
+use super::fifos::Place;
 use super::head::Head;
 use super::io::Via;
 use super::point::{Point, Side};
+use super::shared::Engine;
 use super::state::{Flight, State};
 use super::trouble::Cause;
 use crate::buffer::parts::Parts;
 use crate::link::RunKey;
+use crate::link::frame::{POINT, TO_SENDER};
 use crate::link::memory::Lease;
 
 /// Messages between this rank and one other on one communicator.
@@ -22,10 +26,6 @@ pub(crate) struct Matching {
     pub due: u64,
     /// What was offered over a byte link and has not been answered, whether its send still waits or not.
     pub offers: HashSet<u64>,
-    /// Receives without a message, in the order of posting.
-    pub posted: Fifos<u32, RunKey>,
-    /// Messages without a receive, in the order of sending.
-    pub unexpected: Fifos<u32, Unexpected>,
     /// Sends and receives that wait for the other side, by the message's number.
     pub sends: HashMap<u64, RunKey>,
     pub receives: HashMap<u64, RunKey>,
@@ -62,45 +62,19 @@ pub(crate) struct Known {
     pub number: Option<u64>,
 }
 
+impl Unexpected {
+    fn arrival(&self, from: usize, claim: u64) -> Arrival {
+        let Unexpected { tag, bytes, digest, .. } = *self;
+        Arrival { from, tag, bytes, digest, claim }
+    }
+}
+
 impl Matching {
-    /// Payload bytes of messages that no receive has asked for.
-    pub(crate) fn kept_bytes(&self) -> usize {
-        let bytes = |message: &Unexpected| {
-            if let Content::Whole(bytes) = &message.content { bytes.len() } else { 0 }
-        };
-        self.unexpected.iter().map(bytes).sum()
-    }
-
-    /// All messages that no receive has asked for.
-    pub(crate) fn take_unexpected(&mut self) -> impl Iterator<Item = Unexpected> + use<> {
-        self.unexpected.take()
-    }
-
-    /// The message that was sent first of those without a receive.
-    pub(crate) fn first_unexpected(&self) -> Option<&Unexpected> {
-        self.unexpected.iter().min_by_key(|message| message.number)
-    }
-
-    /// The sender of a message in this process has given it up: whoever asks for it is told.
-    pub(crate) fn given_up(&mut self, number: u64, cause: Cause) {
-        let is_it = |of: &&mut Unexpected| of.number == number && matches!(of.content, Content::Leased(_));
-        if let Some(message) = self.unexpected.iter_mut().find(is_it) {
-            message.content = Content::GivenUp(cause);
-        }
-    }
-
     /// Drops every trace of an operation that has ended.
-    pub(crate) fn forget(&mut self, key: RunKey, known: Known) {
-        if let Some(place) = known.place {
-            self.posted.remove_if(place, |of| *of == key);
-            self.unexpected
-                .remove_if(place, |message| matches!(message.content, Content::Local(of) if of == key));
-        }
-        if let Some(number) = known.number {
-            for side in [&mut self.sends, &mut self.receives] {
-                if side.get(&number) == Some(&key) {
-                    side.remove(&number);
-                }
+    pub(crate) fn forget(&mut self, key: RunKey, number: u64) {
+        for side in [&mut self.sends, &mut self.receives] {
+            if side.get(&number) == Some(&key) {
+                side.remove(&number);
             }
         }
     }
@@ -108,6 +82,37 @@ impl Matching {
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
+    }
+}
+
+impl Engine {
+    /// What the first message is that answers, if one has come.
+    pub(crate) fn glance(&self, channel: usize, wish: Wish) -> Option<Arrival> {
+        self.shared.drive();
+        self.shared.with_core(|core| {
+            let channel = core.state.channels[channel].as_ref()?;
+            channel.board.first_held(wish).map(|(from, message)| message.arrival(from, 0))
+        })
+    }
+
+    /// A call that claims a message is given up, before anybody has seen what it claimed.
+    pub(crate) fn give_up_claim(&self, channel: usize, op: &Arc<Op>) {
+        self.after_calls(|core| {
+            let state = &mut core.state;
+            let watchers = state.channels[channel].iter().flat_map(|of| &of.board.watchers);
+            let is_it =
+                |key: RunKey| state.look_up(key).is_some_and(|flight| Arc::ptr_eq(&flight.head().op, op));
+            if let Some(key) = watchers.map(|watcher| watcher.key).find(|key| is_it(*key)) {
+                state.cancel(key);
+            } else if let Some(arrival) = op.take_outcome().and_then(|outcome| outcome.arrival) {
+                state.unclaim(channel, arrival.claim);
+            }
+        });
+    }
+
+    /// A message that was claimed will not be received.
+    pub(crate) fn drop_claimed(&self, channel: usize, claim: u64) {
+        self.after_calls(|core| core.state.drop_claimed(channel, claim));
     }
 }
 
@@ -120,7 +125,7 @@ impl State {
         let Some(of) = self.channels[channel].as_mut() else { return };
         let number = of.matching[to].number();
         let side = Side::Send { number, queued: 0, done: 0, accepted: false, lease: None, lends: None };
-        let mut point = Point::new(head, to, tag, parts, side);
+        let mut point = Point::new(head, Some(to), tag, parts, side);
         if self.io.via(world) == Via::Myself {
             let (digest, bytes) = (point.head.digest, point.raw().len());
             self.place_flight(key, Flight::Point(point));
@@ -140,10 +145,8 @@ impl State {
         self.step(key);
     }
 
-    pub(super) fn launch_receive(&mut self, head: Head, from: usize, parts: Parts) {
-        let key = head.key;
-        let tag = head.desc.tag_word();
-        let channel = head.channel;
+    pub(super) fn launch_receive(&mut self, head: Head, wish: Wish, take: Take, parts: Parts) {
+        let (key, channel) = (head.key, head.channel);
         let side = Side::Receive {
             matched: None,
             arrived: 0,
@@ -152,14 +155,72 @@ impl State {
             lent: None,
             declined: false,
         };
-        self.place_flight(key, Flight::Point(Point::new(head, from, tag, parts, side)));
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].unexpected.pop(tag) {
-            Some(message) => self.give_message(channel, from, key, message),
-            None => {
-                let place = of.matching[from].posted.push(tag, key);
-                self.place_point(key, place);
+        let mut point = Point::new(head, wish.from, wish.tag.unwrap_or_default(), parts, side);
+        (point.take, point.me) = (take, of.rank);
+        let found = match take {
+            Take::Look => of.board.first_held(wish).map(|(from, message)| message.arrival(from, 0)),
+            Take::Claim => of.board.take_held(wish).map(|(from, message)| {
+                let arrival = message.arrival(from, 0);
+                Arrival { claim: of.board.claim(from, message), ..arrival }
+            }),
+            Take::Exact | Take::UpTo | Take::Claimed(_) => None,
+        };
+        point.arrival = found;
+        self.place_flight(key, Flight::Point(point));
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        match take {
+            Take::Look | Take::Claim if found.is_some() => self.finish(key, Ok(())),
+            Take::Look | Take::Claim => {
+                of.board.watchers.push(Watcher { key, wish, claims: take == Take::Claim });
             }
+            Take::Claimed(claim) => match of.board.take_claimed(claim) {
+                Some((from, message)) => self.give_message(channel, from, key, message),
+                None => {
+                    let cause = Cause::Failed("its sender has given it up".into());
+                    self.finish_aborted(key, wish.from.unwrap_or_default(), &cause);
+                }
+            },
+            Take::Exact | Take::UpTo => match of.board.take_held(wish) {
+                Some((from, message)) => self.give_message(channel, from, key, message),
+                None => {
+                    let place = of.board.post(wish, key);
+                    self.place_point(key, place);
+                }
+            },
+        }
+    }
+
+    /// A message was claimed for somebody who does not know it and will not: it is as if nobody had asked for it.
+    fn unclaim(&mut self, channel: usize, claim: u64) {
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        let Some((from, message)) = of.board.take_claimed(claim) else { return };
+        if let Some(key) = of.board.take_posted(from, message.tag) {
+            self.give_message(channel, from, key, message);
+            return;
+        }
+        let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
+        let place = of.board.hold_again(from, message);
+        if let Some(sender) = local {
+            self.place_point(sender, place);
+        }
+    }
+
+    /// A message was claimed and will not be received.
+    pub(super) fn drop_claimed(&mut self, channel: usize, claim: u64) {
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        let Some((from, message)) = of.board.take_claimed(claim) else { return };
+        let world = of.members[from] as usize;
+        match message.content {
+            Content::Whole(bytes) => self.io.discard_eager(world, bytes),
+            Content::Offered | Content::Leased(_) => {
+                let cause = Cause::Failed("its receiver has given it up".into());
+                self.abort_message(channel, from, message.number, POINT | TO_SENDER, cause);
+            }
+            Content::Local(sender) => {
+                self.finish_aborted(sender, from, &Cause::Failed("its receiver has given it up".into()));
+            }
+            Content::GivenUp(_) => {}
         }
     }
 
@@ -191,16 +252,39 @@ impl State {
     /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
     pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        match of.matching[from].posted.pop(message.tag) {
-            Some(key) => self.give_message(channel, from, key, message),
-            None if of.leaving[of.rank] => self.refuse_unreceived(channel, from, message),
+        if let Some(key) = of.board.take_posted(from, message.tag) {
+            self.give_message(channel, from, key, message);
+            return;
+        }
+        if of.leaving[of.rank] {
+            self.refuse_unreceived(channel, from, message);
+            return;
+        }
+        let (tag, arrival) = (message.tag, message.arrival(from, 0));
+        let sees = |watcher: &Watcher| watcher.wish.is_answered(from, tag);
+        let claimer = of.board.watchers.iter().position(|watcher| watcher.claims && sees(watcher));
+        // Who looked before it was claimed has seen it.
+        let before = claimer.unwrap_or(of.board.watchers.len());
+        let seen = of.board.watchers[..before].iter().filter(|watcher| !watcher.claims && sees(watcher));
+        let mut keys: Vec<(RunKey, Arrival)> = seen.map(|watcher| (watcher.key, arrival)).collect();
+        match claimer.map(|at| of.board.watchers[at].key) {
+            Some(key) => {
+                let claim = of.board.claim(from, message);
+                keys.push((key, Arrival { claim, ..arrival }));
+            }
             None => {
                 let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
-                let place = of.matching[from].unexpected.push(message.tag, message);
+                let place = of.board.hold(from, message);
                 if let Some(sender) = local {
                     self.place_point(sender, place);
                 }
             }
+        }
+        for (key, arrival) in keys {
+            if let Some(Flight::Point(point)) = self.flight(key) {
+                point.arrival = Some(arrival);
+            }
+            self.finish(key, Ok(()));
         }
     }
 
@@ -217,7 +301,7 @@ impl State {
             self.io.consume_eager(world, bytes.len());
         }
         let Some((Flight::Point(point), io)) = self.flight_and_io(key) else { return };
-        if point.raw().len() != message.bytes || point.head.digest != message.digest {
+        if !point.takes(&message) {
             self.refuse_message(key, channel, from, &message);
             return;
         }
@@ -228,7 +312,7 @@ impl State {
         let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
         let number = message.number;
         let moves = matches!(message.content, Content::Offered | Content::Leased(_));
-        point.take_message(message, io);
+        point.take_message(from, message, io);
         if point.is_polled() {
             self.polled.push(key);
         }

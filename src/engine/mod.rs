@@ -10,7 +10,7 @@
 //!   due, and deadlines that don't run; [`trouble`]: what goes wrong, [`dispute`]: where ranks disagree, [`tombs`]: outcomes that are known before the call, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
-//! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`], [`swap`], [`near`]: which may be over at once; [`point`]: a message between two ranks, [`matching`]: which is for whom, [`program`]: a plan made ready for one rank
+//! - `run`: a collective, [`exchange`]: a small one, [`direct`]: one within a process, [`meet`], [`swap`], [`near`]: which may be over at once; [`point`]: a message between two ranks, [`matching`], [`board`]: which is for whom, [`program`]: a plan made ready for one rank
 //! - `borrowed`: memory of other processes
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - `wires`: links as they are made; [`links`]: what is known about links, and which are slow
@@ -21,6 +21,7 @@
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
 
+mod board;
 mod borrowed;
 pub(crate) mod call;
 pub(crate) mod channel;
@@ -81,7 +82,8 @@ pub(crate) mod wait;
 mod watch;
 mod wires;
 
-pub(crate) use call::{CallDesc, Op, Request, Work};
+pub(crate) use board::Wish;
+pub(crate) use call::{ANY_TAG, Arrival, CallDesc, Op, Request, Take, Work};
 pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use rebuild::successor_id;

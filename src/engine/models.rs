@@ -55,7 +55,7 @@ fn request(seq: u64) -> Request {
 }
 
 fn outcome() -> Outcome {
-    Outcome { result: Ok(()), parts: None }
+    Outcome { result: Ok(()), parts: None, arrival: None }
 }
 
 /// The part of an engine that calls go through.

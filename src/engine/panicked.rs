@@ -32,7 +32,7 @@ impl State {
         for (op, request) in self.take_delayed(index) {
             let (operation, seq) = (request.desc.operation.into(), Seq(request.seq));
             let error = Error::Cancelled { operation, seq, communicator: name.clone() };
-            let outcome = Outcome { result: Err(error), parts: Some(request.parts) };
+            let outcome = Outcome { result: Err(error), parts: Some(request.parts), arrival: None };
             self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
         }
         for key in self.keys_on(index) {

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::borrowed::{Borrowed, Here};
+use super::call::{Arrival, CallDesc, Take};
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::matching::{Content, Known, Unexpected};
@@ -23,16 +24,23 @@ const SLICE: usize = 256 << 10;
 /// In a process, payload up to this size goes with its header: cheaper than a lease and its return.
 const INLINE_MAX: usize = 4 << 10;
 /// Messages to one rank that it has not accepted: their headers wait there, so that there is a limit.
-pub(crate) const OFFERS_MAX: usize = 65_536;
+pub(crate) const OFFERS_MAX: usize = 131_072;
 
 /// A send or a receive in flight.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub head: Head,
-    /// Rank of the other side.
-    pub peer: usize,
+    /// Rank of the other side; none while a receive from anybody has no message.
+    pub peer: Option<usize>,
     pub tag: u32,
+    /// This rank.
+    pub me: usize,
+    pub take: Take,
+    /// The message that it got.
+    pub arrival: Option<Arrival>,
     parts: Parts,
+    /// How many bytes it has, or may have.
+    bytes: usize,
     pub side: Side,
     pub known: Known,
 }
@@ -60,16 +68,45 @@ pub(crate) enum Side {
 }
 
 impl Point {
-    pub(crate) fn new(head: Head, peer: usize, tag: u32, parts: Parts, side: Side) -> Self {
-        Point { head, peer, tag, parts, side, known: Known::default() }
+    pub(crate) fn new(head: Head, peer: Option<usize>, tag: u32, parts: Parts, side: Side) -> Self {
+        let bytes = parts.raw().len();
+        let (take, arrival, known) = (Take::Exact, None, Known::default());
+        Point { head, peer, tag, me: 0, take, arrival, parts, bytes, side, known }
     }
 
     pub(crate) fn raw(&self) -> Raw {
-        self.parts.raw()
+        self.parts.raw().sub(0..self.bytes)
     }
 
+    /// Of a receive without a message it means nothing.
     fn world(&self) -> usize {
-        self.head.members[self.peer] as usize
+        self.head.members[self.peer.unwrap_or(self.me)] as usize
+    }
+
+    pub(crate) fn waits_for(&self) -> Vec<usize> {
+        match self.peer {
+            Some(peer) => vec![peer],
+            None => (0..self.head.members.len()).filter(|rank| *rank != self.me).collect(),
+        }
+    }
+
+    /// Whether a message is what this receive was called for.
+    pub(crate) fn takes(&self, message: &Unexpected) -> bool {
+        match self.take {
+            Take::Exact => message.bytes == self.bytes && message.digest == self.head.digest,
+            _ => message.bytes <= self.bytes && self.is_of_type(message),
+        }
+    }
+
+    fn is_of_type(&self, message: &Unexpected) -> bool {
+        let CallDesc { dtype, .. } = self.head.desc;
+        let of = CallDesc { count: dtype.elements(message.bytes), ..self.head.desc };
+        message.bytes.is_multiple_of(dtype.size()) && of.digest() == message.digest
+    }
+
+    /// Whether only its length is what this receive can't take.
+    pub(crate) fn is_too_short_for(&self, message: &Unexpected) -> bool {
+        self.take != Take::Exact && message.bytes > self.bytes && self.is_of_type(message)
     }
 
     fn header(&self, kind: Kind, number: u64) -> Header {
@@ -268,7 +305,10 @@ impl Point {
     }
 
     /// The message for this receive is found. `Err` is what is wrong with it.
-    pub(crate) fn take_message(&mut self, message: Unexpected, io: &mut Io) {
+    pub(crate) fn take_message(&mut self, from: usize, message: Unexpected, io: &mut Io) {
+        let Unexpected { tag, bytes, digest, .. } = message;
+        (self.peer, self.tag, self.bytes) = (Some(from), tag, bytes);
+        self.arrival = Some(Arrival { from, tag, bytes, digest, claim: 0 });
         let (raw, world) = (self.raw(), self.world());
         let accept = self.header(Kind::Accept, message.number);
         let Side::Receive { matched, arrived, lease, .. } = &mut self.side else { return };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::board::Wish;
 use super::call::Op;
 use super::channel::Channel;
 use super::state::{Flight, STALL, State};
@@ -266,7 +267,8 @@ impl State {
             cause = self.circle(channel, &call, seq, &waits);
         }
         if let (Some(tag), "recv") = (tag, call.operation.as_str())
-            && let Some(other) = waits.first().and_then(|peer| channel.matching[*peer].first_unexpected())
+            && let Some(other) = waits.first().and_then(|peer| channel.board.first_held(Wish::of_rank(*peer)))
+            && let (_, other) = other
             && other.tag != tag.0
         {
             let tags = format!(

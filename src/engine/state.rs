@@ -138,7 +138,7 @@ impl Flight {
             Flight::Collective(run) => run.waits_for(),
             Flight::Exchange(exchange) => exchange.waits_for(),
             Flight::Direct(direct) => direct.part.waits_for(),
-            Flight::Point(point) => vec![point.peer],
+            Flight::Point(point) => point.waits_for(),
             Flight::Rebuild(waiting) => waiting.open.clone(),
         }
     }
@@ -371,7 +371,7 @@ impl State {
                 self.step(key);
             }
             Work::Send { to } => self.launch_send(head, to, parts),
-            Work::Recv { from } => self.launch_receive(head, from, parts),
+            Work::Recv { wish, take } => self.launch_receive(head, wish, take, parts),
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);
@@ -539,6 +539,7 @@ impl State {
             Flight::Point(point) => point.end(!forget, &mut self.io),
             Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
+        let arrival = if let Flight::Point(point) = flight { point.arrival } else { None };
         let head = flight.head();
         self.room.release(head.aside);
         self.order.ended(head.priority);
@@ -551,7 +552,7 @@ impl State {
                         channel.told(head.seq);
                     }
                 }
-                Flight::Point(point) => channel.matching[point.peer].forget(key, point.known),
+                Flight::Point(point) => channel.forget_point(key, point),
                 Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }
@@ -560,7 +561,7 @@ impl State {
         slot.flight = None;
         self.free.push(key.index);
         self.live -= 1;
-        let outcome = Outcome { result, parts };
+        let outcome = Outcome { result, parts, arrival };
         if forget {
             self.ended.push(Ended { op, key: Some(key), outcome, blocks, windows });
         } else {

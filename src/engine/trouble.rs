@@ -13,7 +13,7 @@ use super::state::{Flight, State};
 use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::{CONTROL_MAX, Header, Kind, Outgoing, PANICKED, POINT, TO_SENDER};
-use crate::rank::{Rank, Seq};
+use crate::rank::{Rank, Seq, Tag};
 
 /// Why a rank gave an operation up, as the others are told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl State {
                 Some(key) => self.finish_aborted(key, from, &cause),
                 // Over byte links an offer that was given up is refused to whoever accepts it.
                 None if header.flags & TO_SENDER == 0 && self.io.via(world) == Via::Memory => {
-                    matching.given_up(header.number, cause);
+                    channel.board.given_up(from, header.number, cause);
                 }
                 None => {}
             }
@@ -164,13 +164,27 @@ impl State {
 
     /// A message does not fit the receive that its tag matches.
     pub(crate) fn refuse_message(&mut self, key: RunKey, index: usize, from: usize, message: &Unexpected) {
-        let Some(flight) = self.flight(key) else { return };
-        let head = flight.head();
-        let (operation, seq, call) = (head.desc.operation, head.seq, head.desc.info());
+        let Some(Flight::Point(point)) = self.flight(key) else { return };
+        let (head, longer) = (&point.head, point.is_too_short_for(message));
+        let (operation, seq, call, room) = (head.desc.operation, head.seq, head.desc.info(), head.desc.count);
         let desc = head.desc.of_message(message.bytes, message.digest);
-        let sender = CallInfo { operation: "send".into(), root: None, ..desc.info() };
+        let tag = Some(Tag(message.tag));
+        let sender = CallInfo { operation: "send".into(), root: None, tag, ..desc.info() };
         let Some(channel) = &self.channels[index] else { return };
-        let error = channel.mismatch(operation, seq, &[(channel.rank, call), (from, sender)]);
+        let error = if longer {
+            Error::Truncated {
+                operation: operation.into(),
+                seq: Seq(seq),
+                communicator: channel.name.clone(),
+                from: Rank(from as u32),
+                tag: Tag(message.tag),
+                dtype: desc.dtype,
+                count: desc.count as u64,
+                room: room as u64,
+            }
+        } else {
+            channel.mismatch(operation, seq, &[(channel.rank, call), (from, sender)])
+        };
         if let Content::Local(sender) = message.content {
             self.finish_aborted(sender, from, &Cause::Failed(error.to_string()));
         } else {
@@ -192,7 +206,7 @@ impl State {
     /// A message is given up here. If its other side works on it, that waits for nothing from now on.
     pub(super) fn give_up_message(&mut self, key: RunKey) {
         let Some(Flight::Point(point)) = self.flight(key) else { return };
-        let (index, peer) = (point.head.channel, point.peer);
+        let (index, Some(peer)) = (point.head.channel, point.peer) else { return };
         match point.engaged() {
             Some((number, true)) => self.refuse_accept(index, peer, number),
             Some((number, false)) => {
@@ -413,7 +427,10 @@ impl State {
         if channel.closed.iter().all(Option::is_none) {
             return;
         }
-        let waits = self.flight(key).map(|flight| flight.waits_for()).unwrap_or_default();
+        let Some(flight) = self.flight(key) else { return };
+        // From anybody: one who is left will do.
+        let open = matches!(flight, Flight::Point(point) if point.peer.is_none());
+        let waits = flight.waits_for();
         let Some(channel) = &self.channels[index] else { return };
         if disputed {
             // That is what is told, and may be why this one leaves. What those that have left had called is known.
@@ -421,7 +438,11 @@ impl State {
             self.contradict(key, told);
             return;
         }
-        let Some(rank) = waits.into_iter().find(|rank| channel.closed[*rank].is_some()) else { return };
+        let is_gone = |rank: &usize| channel.closed[*rank].is_some();
+        if open && !waits.iter().all(is_gone) {
+            return;
+        }
+        let Some(rank) = waits.into_iter().find(is_gone) else { return };
         // It has sent all it had to, but not what is waited for: what it called says why.
         let called = channel.parting_calls(seq).find(|(of, _)| *of == rank).map(|(_, call)| call.clone());
         if let Some(called) = called.filter(|called| collective && *called != desc.info()) {

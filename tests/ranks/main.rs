@@ -20,6 +20,7 @@ mod ends;
 mod foreign;
 mod keyed;
 mod memory;
+mod messages;
 mod mismatch;
 mod own_plans;
 mod panicked;

@@ -1,5 +1,6 @@
 //! A small message between two ranks: written to the ring by its sender, and read from there by who has called for it.
 
+use super::super::board::Wish;
 use super::super::call::Request;
 use super::super::core::Core;
 use super::super::io::EAGER_MAX;
@@ -54,10 +55,12 @@ impl Core {
         let tag = request.desc.tag_word();
         let channel = self.state.channels[request.channel].as_ref()?;
         let (peer, matching) = (channel.members[from] as usize, &channel.matching[from]);
+        let wish = Wish::exact(from, tag);
         let may_come = raw.len() <= EAGER_MAX
             && channel.is_blameless()
-            && !matching.posted.has(tag)
-            && !matching.unexpected.has(tag)
+            && !channel.board.is_asked_for(from, tag)
+            && channel.board.first_held(wish).is_none()
+            && channel.board.watchers.is_empty()
             && self.is_near(peer)
             && self.state.departed(request).is_none();
         if !may_come {

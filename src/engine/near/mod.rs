@@ -20,7 +20,8 @@ use std::sync::Arc;
 use looks::Looks;
 pub(super) use vector::Side;
 
-use super::call::{Op, Request, Work};
+use super::board::Wish;
+use super::call::{Op, Request, Take, Work};
 use super::core::Core;
 use super::io::Via;
 use super::shared::Submitted;
@@ -53,7 +54,9 @@ impl Core {
             Work::Collective(program) if program.exchange.is_some() => self.near_vector(request, terms),
             Work::Collective(program) if program.straight.is_some() => self.near_steps(request, terms),
             Work::Send { to } => self.near_send(request, *to),
-            Work::Recv { from } => self.near_receive(request, *from, terms.policy, terms.clock),
+            Work::Recv { wish: Wish { from: Some(from), tag: Some(_) }, take: Take::Exact } => {
+                self.near_receive(request, *from, terms.policy, terms.clock)
+            }
             _ => None,
         }
     }

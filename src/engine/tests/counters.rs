@@ -197,7 +197,7 @@ pub(super) const UNASKED: &[Lie] = &[
         "offers",
         Call::Place(SMALL),
         |liar, begun| {
-            for _ in 0..70_000 {
+            for _ in 0..140_000 {
                 let header = liar.message(Kind::Offer, begun);
                 liar.send(Fast, header, &[]);
             }

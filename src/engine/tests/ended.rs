@@ -1,5 +1,6 @@
 //! What an operation that has ended leaves behind on its links, and what the other side of a message is told.
 
+use super::super::board::Wish;
 use super::super::matching::Unexpected;
 use super::super::trouble::{Cause, decode};
 use super::lies::large;
@@ -188,7 +189,7 @@ fn a_receive_that_no_message_has_come_for_ends_silently() {
         let waiting = |unexpected: &Unexpected| unexpected.number;
         scene.engine.shared.with_core(|core| {
             let channel = core.state.channels[0].as_ref().unwrap();
-            assert_eq!(channel.matching[1].first_unexpected().map(waiting), None);
+            assert_eq!(channel.board.first_held(Wish::of_rank(1)).map(|(_, message)| waiting(message)), None);
         });
         let next = scene.begin(Call::Receive(PAYLOAD_MAX));
         scene.liar.serve(&next);

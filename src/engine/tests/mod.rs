@@ -263,7 +263,10 @@ impl Scene {
         let number = if tag.is_some() { 0 } else { self.next };
         self.next += u64::from(tag.is_none());
         let work = match (call, &program) {
-            (Call::Receive(_), _) => Work::Recv { from: 1 },
+            (Call::Receive(_), _) => Work::Recv {
+                wish: crate::engine::Wish::exact(1, desc.tag_word()),
+                take: crate::engine::Take::Exact,
+            },
             (Call::PointSend(_), _) => Work::Send { to: 1 },
             (_, Some(program)) => Work::Collective(program.clone()),
             (_, None) => unreachable!(),

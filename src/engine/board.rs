@@ -1,0 +1,204 @@
+//! Receives that no message has come for, and messages that no receive has asked for, of one communicator.
+//!
+//! A receive says from whom and with which tag, or leaves that open; of several that fit, a message goes to the one that was posted
+//! first, and a receive takes of several that fit the message that came first. Each is found in constant time: a message is in four
+//! queues, one for each way to ask for it.
+
+use std::collections::HashMap;
+
+use super::fifos::{Fifos, Place};
+use super::matching::{Content, Unexpected};
+use super::trouble::Cause;
+use crate::link::RunKey;
+
+/// From whom, and with which tag, a message is asked for; none where that is all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Wish {
+    pub from: Option<usize>,
+    pub tag: Option<u32>,
+}
+
+impl Wish {
+    pub(crate) const fn exact(from: usize, tag: u32) -> Self {
+        Wish { from: Some(from), tag: Some(tag) }
+    }
+
+    pub(crate) const fn of_rank(from: usize) -> Self {
+        Wish { from: Some(from), tag: None }
+    }
+
+    /// All that a message answers.
+    const fn answered(from: usize, tag: u32) -> [Wish; 4] {
+        let (from, tag) = (Some(from), Some(tag));
+        [
+            Wish { from, tag },
+            Wish { from, tag: None },
+            Wish { from: None, tag },
+            Wish { from: None, tag: None },
+        ]
+    }
+
+    pub(crate) fn is_answered(self, from: usize, tag: u32) -> bool {
+        self.from.is_none_or(|of| of == from) && self.tag.is_none_or(|of| of == tag)
+    }
+
+    const fn is_exact(self) -> bool {
+        self.from.is_some() && self.tag.is_some()
+    }
+}
+
+/// Somebody who waits for a message without taking it as a receive does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watcher {
+    pub key: RunKey,
+    pub wish: Wish,
+    /// He claims it; else he only looks.
+    pub claims: bool,
+}
+
+#[derive(Debug)]
+struct Posted {
+    key: RunKey,
+    order: u64,
+    wish: Wish,
+}
+
+#[derive(Debug)]
+struct Held {
+    from: usize,
+    message: Unexpected,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    posted: Fifos<Wish, Posted>,
+    /// Receives among them that leave something open.
+    open: usize,
+    order: u64,
+    held: Fifos<Wish, Held, 4>,
+    /// Messages held, by who has sent them.
+    counts: Vec<usize>,
+    pub watchers: Vec<Watcher>,
+    /// Messages that were claimed, until they are received.
+    claimed: HashMap<u64, (usize, Unexpected)>,
+    claims: u64,
+}
+
+impl Board {
+    pub(crate) fn new(ranks: usize) -> Self {
+        Board { counts: vec![0; ranks], ..Board::default() }
+    }
+
+    // --- receives
+
+    pub(crate) fn post(&mut self, wish: Wish, key: RunKey) -> Place {
+        self.order += 1;
+        self.open += usize::from(!wish.is_exact());
+        self.posted.push([wish], Posted { key, order: self.order, wish })
+    }
+
+    /// The receive that was posted first of those that a message answers, taken out.
+    pub(crate) fn take_posted(&mut self, from: usize, tag: u32) -> Option<RunKey> {
+        if self.open == 0 {
+            return self.posted.pop(Wish::exact(from, tag)).map(|posted| posted.key);
+        }
+        let firsts = Wish::answered(from, tag).into_iter().filter_map(|wish| self.posted.first(wish));
+        let wish = firsts.min_by_key(|posted| posted.order)?.wish;
+        self.open -= usize::from(!wish.is_exact());
+        self.posted.pop(wish).map(|posted| posted.key)
+    }
+
+    /// Whether a receive waits for such a message.
+    pub(crate) fn is_asked_for(&self, from: usize, tag: u32) -> bool {
+        self.posted.has(Wish::exact(from, tag))
+            || self.open > 0 && Wish::answered(from, tag).into_iter().any(|wish| self.posted.has(wish))
+    }
+
+    /// All receives that no message has come for, with whom they wait for.
+    pub(crate) fn posted(&self) -> impl Iterator<Item = (RunKey, Option<usize>)> {
+        let watchers = self.watchers.iter().map(|watcher| (watcher.key, watcher.wish.from));
+        self.posted.iter().map(|posted| (posted.key, posted.wish.from)).chain(watchers)
+    }
+
+    // --- messages
+
+    pub(crate) fn hold(&mut self, from: usize, message: Unexpected) -> Place {
+        self.counts[from] += 1;
+        self.held.push(Wish::answered(from, message.tag), Held { from, message })
+    }
+
+    /// One that was here before, and comes first again.
+    pub(crate) fn hold_again(&mut self, from: usize, message: Unexpected) -> Place {
+        self.counts[from] += 1;
+        self.held.push_first(Wish::answered(from, message.tag), Held { from, message })
+    }
+
+    /// The message that came first of those that answer, taken out, with who has sent it.
+    pub(crate) fn take_held(&mut self, wish: Wish) -> Option<(usize, Unexpected)> {
+        let Held { from, message } = self.held.pop(wish)?;
+        self.counts[from] -= 1;
+        Some((from, message))
+    }
+
+    /// The same, left where it is.
+    pub(crate) fn first_held(&self, wish: Wish) -> Option<(usize, &Unexpected)> {
+        self.held.first(wish).map(|held| (held.from, &held.message))
+    }
+
+    /// How many messages of a rank are here, claimed ones among them.
+    pub(crate) fn held_of(&self, from: usize) -> usize {
+        self.counts[from] + self.claimed.values().filter(|(of, _)| *of == from).count()
+    }
+
+    /// All messages that no receive has asked for, with who has sent them.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, Unexpected)> + use<> {
+        self.counts.fill(0);
+        let claimed = std::mem::take(&mut self.claimed).into_values();
+        self.held.take().map(|held| (held.from, held.message)).chain(claimed)
+    }
+
+    /// Payload bytes of messages that no receive has asked for.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let bytes = |message: &Unexpected| {
+            if let Content::Whole(bytes) = &message.content { bytes.len() } else { 0 }
+        };
+        let held: usize = self.held.iter().map(|held| bytes(&held.message)).sum();
+        held + self.claimed.values().map(|(_, message)| bytes(message)).sum::<usize>()
+    }
+
+    /// The sender of a message in this process has given it up: whoever asks for it is told.
+    pub(crate) fn given_up(&mut self, from: usize, number: u64, cause: Cause) {
+        let is_it = |of: &Unexpected| of.number == number && matches!(of.content, Content::Leased(_));
+        let held = self.held.iter_mut().find(|held| held.from == from && is_it(&held.message));
+        let claimed = self.claimed.values_mut().find(|(of, message)| *of == from && is_it(message));
+        let message = held.map(|held| &mut held.message).or(claimed.map(|(_, message)| message));
+        if let Some(message) = message {
+            message.content = Content::GivenUp(cause);
+        }
+    }
+
+    /// Drops a receive, or a message of this very rank, whose operation has ended.
+    pub(crate) fn forget(&mut self, key: RunKey, place: Place) {
+        if let Some(posted) = self.posted.remove_if(place, |posted| posted.key == key) {
+            self.open -= usize::from(!posted.wish.is_exact());
+        }
+        let is_it = |held: &Held| matches!(held.message.content, Content::Local(of) if of == key);
+        if let Some(held) = self.held.remove_if(place, is_it) {
+            self.counts[held.from] -= 1;
+        }
+        self.claimed.retain(|_, (_, message)| !matches!(message.content, Content::Local(of) if of == key));
+    }
+
+    // --- claims
+
+    /// Keeps a message for who has claimed it; he has it by this number.
+    pub(crate) fn claim(&mut self, from: usize, message: Unexpected) -> u64 {
+        self.claims += 1;
+        self.claimed.insert(self.claims, (from, message));
+        self.claims
+    }
+
+    pub(crate) fn take_claimed(&mut self, claim: u64) -> Option<(usize, Unexpected)> {
+        self.claimed.remove(&claim)
+    }
+}
