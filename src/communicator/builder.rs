@@ -19,10 +19,13 @@ use crate::domain::{
 use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
 use crate::error::InitError;
-use crate::link::tcp;
+use crate::link::tcp::{self, Quality};
 use crate::path::{Facts, Order, PlanCache, RANKS_MAX};
 use crate::rank::Rank;
 use crate::runtime::spin::SpinPolicy;
+
+/// A code point has six bits.
+const DSCP_MAX: u8 = 63;
 
 /// Settings of a communicator between processes.
 ///
@@ -53,6 +56,7 @@ pub struct Builder {
     order: Order,
     operation_deadline: Option<Duration>,
     memory: Option<usize>,
+    quality: Quality,
 }
 
 impl Communicator {
@@ -112,6 +116,7 @@ impl Communicator {
             order: Order::Fixed,
             operation_deadline: None,
             memory: None,
+            quality: Quality::default(),
         }
     }
 }
@@ -182,6 +187,25 @@ impl Builder {
     /// the root.
     pub fn interface(mut self, interface: impl Into<String>) -> Self {
         self.config.interface = Some(interface.into());
+        self
+    }
+
+    /// The differentiated services code point (RFC 2474), from 0 to 63, that data connections of this world are marked with, on this
+    /// rank's side: what all communicators send that are made from it. 46 is expedited forwarding, 10 the lowest class that
+    /// is assured. By default they are not marked.
+    ///
+    /// The system may refuse it, which ends set-up with [`InitError::Io`]. Shared memory has no use for it.
+    pub fn dscp(mut self, dscp: u8) -> Self {
+        self.quality.dscp = Some(dscp);
+        self
+    }
+
+    /// The priority of what data connections of this world send among the packets of this host (`SO_PRIORITY`): from 0 to 6, or more
+    /// where the process may administer the network. Queueing disciplines and switches with priority flow control go by it.
+    ///
+    /// The system may refuse it, which ends set-up with [`InitError::Io`].
+    pub fn socket_priority(mut self, priority: u32) -> Self {
+        self.quality.priority = Some(priority);
         self
     }
 
@@ -299,7 +323,11 @@ impl Builder {
         self.config.facts.push((VERSION_FACT.into(), env!("CARGO_PKG_VERSION").into()));
         self.config.lanes_memory = memory.lanes();
         let name = self.config.name.clone();
-        let rest = Rest { name, order: self.order, deadline: self.operation_deadline, memory };
+        if let Some(dscp) = self.quality.dscp.filter(|dscp| *dscp > DSCP_MAX) {
+            return Err(InitError::Config(format!("DSCP {dscp}: a code point is from 0 to {DSCP_MAX}")));
+        }
+        let (order, deadline, quality) = (self.order, self.operation_deadline, self.quality);
+        let rest = Rest { name, order, deadline, memory, quality };
         Ok((self.config, rest))
     }
 
@@ -336,6 +364,7 @@ impl Builder {
 /// Settings that matter once all have joined.
 #[derive(Clone, Debug)]
 struct Rest {
+    quality: Quality,
     name: String,
     order: Order,
     deadline: Option<Duration>,
@@ -414,8 +443,11 @@ impl Communicator {
                 None => PeerLink::Myself,
                 Some(Link::Shm(ends)) => PeerLink::Shm(ends),
                 Some(Link::Tcp { streams, instead }) => {
-                    tcp::tune(&streams.fast, streams.same_host);
-                    tcp::tune(&streams.bulk, streams.same_host);
+                    for stream in [&streams.fast, &streams.bulk] {
+                        tcp::tune(stream, streams.same_host);
+                        let refused = |(what, error)| InitError::Io { what, error };
+                        rest.quality.mark(stream).map_err(refused)?;
+                    }
                     reasons.extend(instead.map(|reason| (index, reason)));
                     PeerLink::Tcp { fast: streams.fast, bulk: streams.bulk }
                 }

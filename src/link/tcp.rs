@@ -36,6 +36,34 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBES: u32 = 10;
 
+/// How networks and this host are to treat what data connections carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quality {
+    /// Differentiated services code point (RFC 2474).
+    pub dscp: Option<u8>,
+    /// Among the packets of this host (`SO_PRIORITY`).
+    pub priority: Option<u32>,
+}
+
+impl Quality {
+    /// Marks a connection. Says what the system has refused, and why.
+    pub(crate) fn mark(self, socket: &TcpStream) -> Result<(), (String, std::io::Error)> {
+        let of = socket2::SockRef::from(socket);
+        if let Some(dscp) = self.dscp {
+            // The two bits after it are those of congestion notification.
+            let field = u32::from(dscp) << 2;
+            let is_v6 = socket.local_addr().is_ok_and(|address| address.is_ipv6());
+            let set = if is_v6 { of.set_tclass_v6(field) } else { of.set_tos_v4(field) };
+            set.map_err(|error| (format!("DSCP {dscp}"), error))?;
+        }
+        // After it: a code point brings a priority of its own.
+        if let Some(priority) = self.priority {
+            of.set_priority(priority).map_err(|error| (format!("socket priority {priority}"), error))?;
+        }
+        Ok(())
+    }
+}
+
 /// Sets the options that a data connection needs. What the system refuses stays as it was.
 pub(crate) fn tune(socket: &TcpStream, same_host: bool) {
     let of = socket2::SockRef::from(socket);
@@ -526,6 +554,29 @@ fn send_small(socket: &TcpStream, header: &Header, payload: &[u8]) -> Result<usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn connection(address: &str) -> [TcpStream; 2] {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [socket, listener.accept().unwrap().0]
+    }
+
+    #[test]
+    fn a_connection_is_marked_as_asked() {
+        for socket in connection("127.0.0.1:0") {
+            let of = socket2::SockRef::from(&socket);
+            Quality::default().mark(&socket).unwrap();
+            assert_eq!(of.tos_v4().unwrap(), 0);
+            Quality { dscp: Some(46), priority: None }.mark(&socket).unwrap();
+            assert_eq!(of.tos_v4().unwrap(), 46 << 2);
+            Quality { dscp: Some(10), priority: Some(5) }.mark(&socket).unwrap();
+            assert_eq!((of.tos_v4().unwrap(), of.priority().unwrap()), (10 << 2, 5));
+        }
+        for socket in connection("[::1]:0") {
+            Quality { dscp: Some(18), priority: None }.mark(&socket).unwrap();
+            assert_eq!(socket2::SockRef::from(&socket).tclass_v6().unwrap(), 18 << 2);
+        }
+    }
 
     /// What finds out that a host has vanished is the system's doing, so it must have been asked for.
     #[test]
