@@ -18,6 +18,8 @@ pub(crate) struct Parts {
     owner: Owner,
     /// What is only read, where an operation works from one buffer to another.
     input: Option<Box<Parts>>,
+    /// Where each part of the vector begins, and where the last one ends, in elements; none where all are equal.
+    cuts: Option<Arc<[usize]>>,
 }
 
 #[derive(Debug)]
@@ -40,16 +42,26 @@ enum Owner {
 unsafe impl Send for Parts {}
 
 impl Parts {
-    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None, input: None };
+    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None, input: None, cuts: None };
 
     const fn new(raw: Raw, owner: Owner) -> Parts {
-        Parts { raw, owner, input: None }
+        Parts { raw, owner, input: None, cuts: None }
     }
 
     /// The same with a buffer that is read from.
     pub(crate) fn with_input(mut self, input: Parts) -> Parts {
         self.input = Some(Box::new(input));
         self
+    }
+
+    /// The same of a vector that is cut there.
+    pub(crate) fn with_cuts(mut self, cuts: Arc<[usize]>) -> Parts {
+        self.cuts = Some(cuts);
+        self
+    }
+
+    pub(crate) fn cuts(&self) -> Option<&Arc<[usize]>> {
+        self.cuts.as_ref()
     }
 
     /// The buffer that is read from, if it is another one.
@@ -91,7 +103,8 @@ impl Parts {
     /// Gives the `Vec` back that [`from_vec`](Self::from_vec) took; same `T`.
     pub(crate) fn into_vec<T: Element>(self) -> Vec<T> {
         debug_assert!(self.input.is_none(), "its input was not taken");
-        let this = ManuallyDrop::new(self);
+        let mut this = ManuallyDrop::new(self);
+        this.cuts = None;
         match &this.owner {
             Owner::Vec { capacity, .. } => {
                 let len = this.raw.len() / size_of::<T>();

@@ -352,6 +352,62 @@ impl<'a> Calls<'a> {
         let view = self.allowed();
         lent_into(input, output, |input, output| view.exscan_into(input, output, op))
     }
+
+    /// See [`Communicator::all_gather_v`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_gather_v<T: Element>(self, buffer: &mut [T], counts: &[usize]) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.all_gather_v(buffer, counts))
+    }
+
+    /// See [`Communicator::all_gather_v_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn all_gather_v_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.all_gather_v_into(input, output, counts))
+    }
+
+    /// See [`Communicator::reduce_scatter_v`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce_scatter_v<T: Element>(
+        self,
+        buffer: &mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let view = self.allowed();
+        lent(buffer, |buffer| view.reduce_scatter_v(buffer, counts, op))
+    }
+
+    /// See [`Communicator::reduce_scatter_v_into`].
+    ///
+    /// # Errors
+    ///
+    /// As the operation of the same name.
+    pub fn reduce_scatter_v_into<T: Element>(
+        self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let view = self.allowed();
+        lent_into(input, output, |input, output| view.reduce_scatter_v_into(input, output, counts, op))
+    }
 }
 
 /// See [`Communicator::barrier`].
@@ -609,6 +665,62 @@ pub fn exscan_into<T: Element>(
     op: ReduceOp,
 ) -> Result<(), Error> {
     communicator.plain().blocking().exscan_into(input, output, op)
+}
+
+/// See [`Communicator::all_gather_v`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_gather_v<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    counts: &[usize],
+) -> Result<(), Error> {
+    communicator.plain().blocking().all_gather_v(buffer, counts)
+}
+
+/// See [`Communicator::all_gather_v_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn all_gather_v_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    counts: &[usize],
+) -> Result<(), Error> {
+    communicator.plain().blocking().all_gather_v_into(input, output, counts)
+}
+
+/// See [`Communicator::reduce_scatter_v`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn reduce_scatter_v<T: Element>(
+    communicator: &mut Communicator,
+    buffer: &mut [T],
+    counts: &[usize],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().reduce_scatter_v(buffer, counts, op)
+}
+
+/// See [`Communicator::reduce_scatter_v_into`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn reduce_scatter_v_into<T: Element>(
+    communicator: &mut Communicator,
+    input: &[T],
+    output: &mut [T],
+    counts: &[usize],
+    op: ReduceOp,
+) -> Result<(), Error> {
+    communicator.plain().blocking().reduce_scatter_v_into(input, output, counts, op)
 }
 
 /// Runs a prepared all_reduce; see [`PreparedAllReduce::run`].

@@ -504,8 +504,10 @@ mod tests {
                 assert_eq!(said.contains(call), calls.contains(&call), "{said}");
             }
         }
-        let alone = builder().rank(0).world(1).connect_blocking().unwrap();
+        let alone = builder().rank(0).world(1).dscp(63).connect_blocking().unwrap();
         assert_eq!(alone.size(), 1);
+        let said = refused(builder().rank(0).world(1).dscp(64));
+        assert_eq!(said, "DSCP 64: a code point is from 0 to 63");
     }
 
     #[test]

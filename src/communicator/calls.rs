@@ -340,4 +340,53 @@ impl Communicator {
     pub fn exscan<B: LendMut>(&mut self, buffer: B, op: ReduceOp) -> Operation<B> {
         self.plain().exscan(buffer, op)
     }
+
+    /// Gives all ranks the parts of all ranks, which may differ in length: `counts` says how many elements each rank's has.
+    ///
+    /// The buffer holds all parts, in rank order, one behind the other; each rank fills in its own. All ranks call it with the same
+    /// counts, which are compared: each may be 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce`](Self::all_reduce); [`Error::InvalidArgument`] if there are more or fewer counts than ranks, or the buffer has
+    /// another length than their sum.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    ///
+    /// ```
+    /// let threads: Vec<_> = hcomm::Communicator::local(2).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let parts = if comm.rank().0 == 0 { vec![1u32, 0, 0] } else { vec![0, 2, 3] };
+    ///         comm.all_gather_v(parts, &[1, 2]).wait().unwrap()
+    ///     })
+    /// }).collect();
+    /// assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [1, 2, 3]));
+    /// ```
+    pub fn all_gather_v<B: LendMut>(&mut self, buffer: B, counts: &[usize]) -> Operation<B> {
+        self.plain().all_gather_v(buffer, counts)
+    }
+
+    /// Combines the vectors of all ranks, element by element; each rank gets one part of the result, of which `counts` says the
+    /// length.
+    ///
+    /// Afterwards the rank's own part of the buffer holds the result, and the contents of the others are undefined. All ranks call it
+    /// with the same counts, which are compared: each may be 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gather_v`](Self::all_gather_v).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    pub fn reduce_scatter_v<B: LendMut>(
+        &mut self,
+        buffer: B,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Operation<B> {
+        self.plain().reduce_scatter_v(buffer, counts, op)
+    }
 }

@@ -6,6 +6,7 @@ use super::{Communicator, Operation, PreparedAllReduce};
 use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
 use crate::buffer::parts::Parts;
 use crate::element::{DType, Element, ReduceOp};
+use crate::engine::call::mix;
 use crate::engine::{CallDesc, Priority, Program, Work};
 use crate::error::Error;
 use crate::path::{
@@ -276,6 +277,48 @@ impl<'a> View<'a> {
         self.communicator
     }
 
+    /// See [`Communicator::all_gather_v`].
+    pub fn all_gather_v<B: LendMut>(self, buffer: B, counts: &[usize]) -> Operation<B> {
+        self.collective_of("all_gather_v", Collective::AllGather, None, Some(counts), buffer)
+    }
+
+    /// See [`Communicator::all_gather_v_into`].
+    pub fn all_gather_v_into<I, O>(self, input: I, output: O, counts: &[usize]) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        let buffers = Pair::new(input, output);
+        self.collective_of("all_gather_v_into", Collective::AllGather, None, Some(counts), buffers)
+    }
+
+    /// See [`Communicator::reduce_scatter_v`].
+    pub fn reduce_scatter_v<B: LendMut>(self, buffer: B, counts: &[usize], op: ReduceOp) -> Operation<B> {
+        self.collective_of("reduce_scatter_v", Collective::ReduceScatter, Some(op), Some(counts), buffer)
+    }
+
+    /// See [`Communicator::reduce_scatter_v_into`].
+    pub fn reduce_scatter_v_into<I, O>(
+        self,
+        input: I,
+        output: O,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        let buffers = Pair::new(input, output);
+        self.collective_of(
+            "reduce_scatter_v_into",
+            Collective::ReduceScatter,
+            Some(op),
+            Some(counts),
+            buffers,
+        )
+    }
+
     pub(super) fn collective<B: Lend>(
         self,
         operation: &'static str,
@@ -283,14 +326,30 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
+        self.collective_of(operation, collective, op, None, buffer)
+    }
+
+    /// `counts`: the length of each part, where they are not equal.
+    fn collective_of<B: Lend>(
+        self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        counts: Option<&[usize]>,
+        buffer: B,
+    ) -> Operation<B> {
         let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
-        let (lent, guard) = buffer.lend(&communicator.staging);
+        let (mut lent, guard) = buffer.lend(&communicator.staging);
         let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
         let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
         let dtype = B::Element::DTYPE;
-        let (desc, program) = communicator.describe(operation, collective, op, lengths, dtype, &way);
+        let (desc, program) =
+            communicator.describe(operation, collective, op, (lengths, counts), dtype, &way);
+        if let (Some(counts), Ok(_)) = (counts, &program) {
+            lent.0 = lent.0.with_cuts(cuts(counts));
+        }
         let work = program.map(Work::Collective);
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
@@ -310,7 +369,7 @@ impl<'a> View<'a> {
             "all_reduce",
             Collective::AllReduce,
             Some(op),
-            Lengths::in_place(count),
+            (Lengths::in_place(count), None),
             T::DTYPE,
             &way,
         );
@@ -325,11 +384,14 @@ impl Communicator {
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
-        lengths: Lengths,
+        (lengths, counts): (Lengths, Option<&[usize]>),
         dtype: DType,
         way: &Way,
     ) -> (CallDesc, Result<Arc<Program>, Error>) {
-        let count = self.count(collective, lengths);
+        let count = match counts {
+            Some(counts) => self.count_of_parts(collective, lengths, counts),
+            None => self.count(collective, lengths),
+        };
         let mut desc = CallDesc {
             operation,
             dtype,
@@ -342,11 +404,51 @@ impl Communicator {
         };
         let program = count.map_err(|problem| Error::invalid(operation, problem));
         let program = program.and_then(|_| self.plan(&desc, collective, lengths.placement(), way));
+        let program = program.and_then(|program| match way {
+            Way::Plan(_) if counts.is_some() && !program.plan.keeps_places() => {
+                let name = program.plan.algorithm;
+                let problem = format!(
+                    "the plan \"{name}\" puts parts where others were, which may be of another length"
+                );
+                Err(Error::invalid(operation, problem))
+            }
+            _ => Ok(program),
+        });
         if let Ok(program) = &program {
             desc.algorithm = program.plan.algorithm;
-            desc.fingerprint = program.plan.fingerprint() ^ self.key_word;
+            let parts =
+                counts.map_or(0, |counts| counts.iter().fold(1, |word, count| mix(word ^ *count as u64)));
+            desc.fingerprint = program.plan.fingerprint() ^ self.key_word ^ parts;
         }
         (desc, program)
+    }
+
+    /// Elements of a vector whose parts have such lengths.
+    fn count_of_parts(
+        &self,
+        collective: Collective,
+        lengths: Lengths,
+        counts: &[usize],
+    ) -> Result<usize, String> {
+        let (ranks, me) = (self.size(), self.rank());
+        if counts.len() != ranks {
+            return Err(format!("{} counts for {ranks} ranks: give one for each", counts.len()));
+        }
+        let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+        let total = total.ok_or("more elements than there can be")?;
+        let input = lengths.input.map(|input| ("input", input, Space::Input));
+        let name = if input.is_some() { "output" } else { "buffer" };
+        for (name, len, space) in input.into_iter().chain([(name, lengths.output, Space::Output)]) {
+            let (needed, why) = match collective.extent(lengths.placement(), space, me) {
+                Extent::All => (total, "the sum of all counts"),
+                Extent::Part => (counts[me.index()], "this rank's count"),
+                Extent::None => (0, "since only the root's is used"),
+            };
+            if len != needed {
+                return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
+            }
+        }
+        Ok(total)
     }
 
     /// Elements of the vector that buffers of such lengths hold, or of which they hold parts.
@@ -490,6 +592,15 @@ impl Communicator {
         self.programs.push(Known { of, program: program.clone() });
         program
     }
+}
+
+/// Where parts of such lengths begin, and the last one ends.
+fn cuts(counts: &[usize]) -> Arc<[usize]> {
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }
 
 /// How many elements a rank has handed in.

@@ -216,4 +216,58 @@ impl Communicator {
     {
         self.plain().exscan_into(input, output, op)
     }
+
+    /// [`all_gather_v`](Self::all_gather_v) from a buffer with the own part to one with room for all parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gather_v`](Self::all_gather_v); [`Error::InvalidArgument`] also if `input` has another length than this rank's count.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    pub fn all_gather_v_into<I, O>(&mut self, input: I, output: O, counts: &[usize]) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.plain().all_gather_v_into(input, output, counts)
+    }
+
+    /// [`reduce_scatter_v`](Self::reduce_scatter_v) from a vector to a buffer for the own part of the result; the vector stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gather_v`](Self::all_gather_v); [`Error::InvalidArgument`] also if `output` has another length than this rank's count.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future detaches the operation; see [`Operation`].
+    ///
+    /// ```
+    /// use hcomm::ReduceOp;
+    ///
+    /// let threads: Vec<_> = hcomm::Communicator::local(2).into_iter().map(|mut comm| {
+    ///     std::thread::spawn(move || {
+    ///         let counts = [3, 1];
+    ///         let own = vec![0f32; counts[comm.rank().index()]];
+    ///         comm.reduce_scatter_v_into(vec![1f32, 2.0, 3.0, 4.0], own, &counts, ReduceOp::Sum).wait().unwrap().1
+    ///     })
+    /// }).collect();
+    /// let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    /// assert_eq!(results, [vec![2.0, 4.0, 6.0], vec![8.0]]);
+    /// ```
+    pub fn reduce_scatter_v_into<I, O>(
+        &mut self,
+        input: I,
+        output: O,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.plain().reduce_scatter_v_into(input, output, counts, op)
+    }
 }

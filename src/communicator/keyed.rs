@@ -360,6 +360,45 @@ impl Keyed {
         self.stream().exscan_into(input, output, op)
     }
 
+    /// See [`Communicator::all_gather_v`].
+    pub fn all_gather_v<B: LendMut>(&mut self, buffer: B, counts: &[usize]) -> Operation<B> {
+        self.stream().all_gather_v(buffer, counts)
+    }
+
+    /// See [`Communicator::reduce_scatter_v`].
+    pub fn reduce_scatter_v<B: LendMut>(
+        &mut self,
+        buffer: B,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Operation<B> {
+        self.stream().reduce_scatter_v(buffer, counts, op)
+    }
+
+    /// See [`Communicator::all_gather_v_into`].
+    pub fn all_gather_v_into<I, O>(&mut self, input: I, output: O, counts: &[usize]) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().all_gather_v_into(input, output, counts)
+    }
+
+    /// See [`Communicator::reduce_scatter_v_into`].
+    pub fn reduce_scatter_v_into<I, O>(
+        &mut self,
+        input: I,
+        output: O,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Operation<Pair<I, O>>
+    where
+        I: Lend,
+        O: LendMut<Element = I::Element>,
+    {
+        self.stream().reduce_scatter_v_into(input, output, counts, op)
+    }
+
     /// An all_reduce under this key, agreed once; see [`Communicator::prepare_all_reduce`]. It fits this key alone, also
     /// when this was dropped and the key asked for again.
     ///

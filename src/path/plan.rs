@@ -446,6 +446,22 @@ impl Plan {
         }
     }
 
+    /// Whether each block stays in its place, wherever it goes, so that the parts of a vector may differ in length.
+    pub(crate) fn keeps_places(&self) -> bool {
+        let sent = |from: Rank, to: usize, number: u16| {
+            let is_it = |step: &&Step| matches!(step.action, Action::Send { to: of, message, .. } if of.index() == to && message == number);
+            self.ranks[from.index()].steps.iter().find(is_it).map(|step| step.action.range())
+        };
+        let stays = |rank: usize, step: &Step| {
+            let range = step.action.range();
+            let local = step.action.local_reads().all(|with| with.first == range.first);
+            let came =
+                |(from, message)| sent(from, rank, message).is_some_and(|with| with.first == range.first);
+            local && step.action.messages_in().all(came)
+        };
+        self.ranks.iter().enumerate().all(|(rank, part)| part.steps.iter().all(|step| stays(rank, step)))
+    }
+
     /// Whether both have the same number of elements, whatever the count: the same blocks, or as many where each block is one
     /// of the equal parts.
     pub fn fits(&self, one: &Range, other: &Range) -> bool {

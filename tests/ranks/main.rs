@@ -34,6 +34,7 @@ mod resources;
 mod runtimes;
 mod split;
 mod suspend;
+mod unequal;
 
 use common::processes::Role;
 

@@ -179,7 +179,8 @@ impl Run {
         };
         let program = run.program.clone();
         for span in &program.scratch {
-            run.scratch.push(io.pool.block(spaces.bytes(*span)));
+            let bytes = run.spaces.bytes(*span);
+            run.scratch.push(io.pool.block(bytes));
         }
         let mut memory_peers = false;
         for (index, step) in program.steps.iter().enumerate() {
