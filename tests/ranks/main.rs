@@ -28,6 +28,7 @@ mod prepared;
 mod priorities;
 mod promises;
 mod rebuild;
+mod reductions;
 mod report;
 mod resources;
 mod runtimes;
