@@ -21,6 +21,9 @@ use kernel::Reduction;
 /// In the second-level cache, in the third-level cache, in main memory.
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("64MiB", 64 << 20)];
 
+/// One of each kind: arithmetic, order, bits, truth.
+const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::BitAnd, ReduceOp::And];
+
 fn all(criterion: &mut Criterion) {
     for (name, bytes) in SIZES {
         let mut buffers: Vec<Vec<u64>> = (0..4).map(|_| vec![0; bytes / 8]).collect();
@@ -35,9 +38,10 @@ fn all(criterion: &mut Criterion) {
             // SAFETY: both buffers are `bytes` long, distinct, and this thread's.
             bencher.iter(|| unsafe { kernel::copy(black_box(starts[0]), black_box(starts[1]), bytes) });
         });
-        for (op, dtype) in [ReduceOp::Sum, ReduceOp::Max]
-            .into_iter()
-            .flat_map(|op| DType::ALL.iter().map(move |dtype| (op, *dtype)))
+        for (op, dtype) in OPS
+            .iter()
+            .flat_map(|op| DType::ALL.iter().map(move |dtype| (*op, *dtype)))
+            .filter(|(op, dtype)| op.supports(*dtype))
         {
             for sources in [2, 4] {
                 let srcs: Vec<*const u8> = starts[..sources].iter().map(|start| start.cast_const()).collect();

@@ -60,6 +60,10 @@ impl DType {
         }
     }
 
+    const fn is_integer(self) -> bool {
+        !matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+    }
+
     /// How many elements so many bytes are; sizes are powers of two, and a division takes long.
     pub(crate) const fn elements(self, bytes: usize) -> usize {
         bytes >> self.size().trailing_zeros()
@@ -126,6 +130,11 @@ impl fmt::Display for DType {
 /// | `Sum`, `Prod` | wrap around | IEEE 754; NaN and infinities propagate |
 /// | `Min`, `Max` | exact | a NaN in any input gives NaN; −0 is less than +0 |
 /// | `Avg` | the wrapped sum divided by the number of ranks, rounded towards zero | the sum divided by the number of ranks |
+/// | `BitAnd`, `BitOr`, `BitXor` | bit by bit | refused |
+/// | `And`, `Or`, `Xor` | 1 for true, 0 for false; an input is true if it is not 0 | refused |
+///
+/// An element that is combined with no other is the result as it was given: in a world of one rank, on rank 0 of a scan, on
+/// rank 1 of an exscan. So a logical reduction gives, say, 7 there where 7 was given: compare with 0, which is right everywhere.
 ///
 /// `f16` and `bf16`: the inputs of one step are combined in `f32` and rounded once.
 /// A floating-point result that is NaN is the canonical one, whatever the sign and payload of the inputs.
@@ -135,7 +144,8 @@ impl fmt::Display for DType {
 ///
 /// assert!(ReduceOp::ALL.iter().all(|op| op.name().parse() == Ok(*op)));
 /// let unknown = "mean".parse::<ReduceOp>().unwrap_err().to_string();
-/// assert_eq!(unknown, "there is no reduction \"mean\"; there are sum, prod, min, max, avg");
+/// assert_eq!(unknown, "there is no reduction \"mean\"; there are sum, prod, min, max, avg, bit_and, bit_or, \
+///     bit_xor, and, or, xor");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
@@ -150,12 +160,35 @@ pub enum ReduceOp {
     Max,
     /// Sum divided by the number of ranks.
     Avg,
+    /// The bits that are set in all ranks' elements.
+    BitAnd,
+    /// The bits that are set in any rank's element.
+    BitOr,
+    /// The bits that are set in an odd number of ranks' elements.
+    BitXor,
+    /// Whether all ranks' elements are true.
+    And,
+    /// Whether any rank's element is true.
+    Or,
+    /// Whether an odd number of ranks' elements are true.
+    Xor,
 }
 
 impl ReduceOp {
     /// All reductions.
-    pub const ALL: &'static [ReduceOp] =
-        &[ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+    pub const ALL: &'static [ReduceOp] = &[
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::Avg,
+        ReduceOp::BitAnd,
+        ReduceOp::BitOr,
+        ReduceOp::BitXor,
+        ReduceOp::And,
+        ReduceOp::Or,
+        ReduceOp::Xor,
+    ];
 
     /// Lower-case name, as the command line takes it.
     pub const fn name(self) -> &'static str {
@@ -165,6 +198,29 @@ impl ReduceOp {
             ReduceOp::Min => "min",
             ReduceOp::Max => "max",
             ReduceOp::Avg => "avg",
+            ReduceOp::BitAnd => "bit_and",
+            ReduceOp::BitOr => "bit_or",
+            ReduceOp::BitXor => "bit_xor",
+            ReduceOp::And => "and",
+            ReduceOp::Or => "or",
+            ReduceOp::Xor => "xor",
+        }
+    }
+
+    /// Whether elements of this type can be combined so: bitwise and logical reductions are for integers only, all others
+    /// for every type. A call with another type is refused on the rank that makes it, before anything is sent.
+    ///
+    /// ```
+    /// use hcomm::{DType, ReduceOp};
+    ///
+    /// assert!(ReduceOp::BitXor.supports(DType::U64) && ReduceOp::Sum.supports(DType::F32));
+    /// assert!(!ReduceOp::BitXor.supports(DType::F32) && !ReduceOp::And.supports(DType::BF16));
+    /// ```
+    pub const fn supports(self, dtype: DType) -> bool {
+        match self {
+            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Min | ReduceOp::Max | ReduceOp::Avg => true,
+            ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => dtype.is_integer(),
+            ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => dtype.is_integer(),
         }
     }
 }

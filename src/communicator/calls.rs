@@ -34,7 +34,7 @@ impl Communicator {
     /// - [`Error::Aborted`] if another rank has given it up, or what it called was refused there; [`Error::Cancelled`] if this one
     ///   has, or begins to [`rebuild`](Self::rebuild);
     /// - [`Error::InvalidArgument`] if there is no plan for the call: for an algorithm or plan of another collective or number of
-    ///   ranks;
+    ///   ranks; or if the reduction does not [support](ReduceOp::supports) the type;
     /// - [`Error::Failed`] if the communicator has failed before, [`Error::Closed`] if it was rebuilt.
     ///
     /// The buffer comes back inside the [error](crate::OpError), unless a peer might still be in it.

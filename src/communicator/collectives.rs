@@ -502,6 +502,9 @@ impl Communicator {
         way: &Way,
     ) -> Result<Arc<Program>, Error> {
         let CallDesc { operation, count, dtype, op, .. } = *desc;
+        if let Some(op) = op.filter(|op| !op.supports(dtype)) {
+            return Err(Error::invalid(operation, unsupported(op, dtype)));
+        }
         if matches!(collective, Collective::Scan | Collective::ExScan) && op == Some(ReduceOp::Avg) {
             let problem = "the ranks before one differ in number, so there is no average over them: use sum, and divide it";
             return Err(Error::invalid(operation, problem.to_string()));
@@ -639,6 +642,12 @@ enum Of {
 /// Length of a vector. There need be no memory for as many elements as are only asked about.
 const fn bytes(count: usize, dtype: DType) -> u64 {
     (count as u64).saturating_mul(dtype.size() as u64)
+}
+
+fn unsupported(op: ReduceOp, dtype: DType) -> String {
+    let supported = DType::ALL.iter().filter(|dtype| op.supports(**dtype)).map(|dtype| dtype.name());
+    let supported = supported.collect::<Vec<_>>().join(", ");
+    format!("{op} is not for elements of {dtype}: give it one of {supported}")
 }
 
 fn refused(operation: &str, error: &dyn std::error::Error) -> Error {

@@ -50,7 +50,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// If there is no plan for so many ranks.
+    /// If there is no plan for so many ranks, or the reduction does not [support](ReduceOp::supports) the type.
     ///
     /// ```
     /// use hcomm::{Buffer, Communicator, ReduceOp};

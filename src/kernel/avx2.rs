@@ -20,9 +20,9 @@ pub(super) struct Avx2;
 impl Level for Avx2 {
     const NAME: &'static str = "avx2";
 
-    fn sweep<T: Lane, O: Op, const N: usize, const DIVIDE: bool>() -> Sweep {
+    fn sweep<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>() -> Sweep {
         #[target_feature(enable = "avx2,f16c")]
-        unsafe fn avx2<T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
+        unsafe fn avx2<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
             // SAFETY: the caller's promises.
             unsafe { by_sources::<Avx2, T, O, N, DIVIDE>(job) }
         }

@@ -20,9 +20,9 @@ pub(super) struct Avx512;
 impl Level for Avx512 {
     const NAME: &'static str = "avx512";
 
-    fn sweep<T: Lane, O: Op, const N: usize, const DIVIDE: bool>() -> Sweep {
+    fn sweep<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>() -> Sweep {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        unsafe fn avx512<T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
+        unsafe fn avx512<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
             // SAFETY: the caller's promises.
             unsafe { by_sources::<Avx512, T, O, N, DIVIDE>(job) }
         }

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::ops;
+
 use super::sweep::{Level, by_lane};
 
 /// An element as it lies in memory.
@@ -34,41 +36,109 @@ pub(super) trait Number: Copy {
     fn divide(self, divisor: u32) -> Self;
 }
 
-/// A reduction of two numbers.
-pub(super) trait Op {
-    fn combine<W: Number>(left: W, right: W) -> W;
+/// What has bits and is true if one of them is set. Signs don't matter here.
+pub(super) trait Bits:
+    Number
+    + PartialEq
+    + From<bool>
+    + ops::BitAnd<Output = Self>
+    + ops::BitOr<Output = Self>
+    + ops::BitXor<Output = Self>
+{
+    #[inline(always)]
+    fn is_true(self) -> bool {
+        self != Self::from(false)
+    }
+}
+
+impl Bits for u8 {}
+impl Bits for u16 {}
+impl Bits for u32 {}
+impl Bits for u64 {}
+
+/// A reduction of two elements.
+pub(super) trait Op<W> {
+    fn combine(left: W, right: W) -> W;
 }
 
 pub(super) struct Sum;
 pub(super) struct Prod;
 pub(super) struct Min;
 pub(super) struct Max;
+pub(super) struct BitAnd;
+pub(super) struct BitOr;
+pub(super) struct BitXor;
+pub(super) struct And;
+pub(super) struct Or;
+pub(super) struct Xor;
 
-impl Op for Sum {
+impl<W: Number> Op<W> for Sum {
     #[inline(always)]
-    fn combine<W: Number>(left: W, right: W) -> W {
+    fn combine(left: W, right: W) -> W {
         left.sum(right)
     }
 }
 
-impl Op for Prod {
+impl<W: Number> Op<W> for Prod {
     #[inline(always)]
-    fn combine<W: Number>(left: W, right: W) -> W {
+    fn combine(left: W, right: W) -> W {
         left.product(right)
     }
 }
 
-impl Op for Min {
+impl<W: Number> Op<W> for Min {
     #[inline(always)]
-    fn combine<W: Number>(left: W, right: W) -> W {
+    fn combine(left: W, right: W) -> W {
         left.lesser(right)
     }
 }
 
-impl Op for Max {
+impl<W: Number> Op<W> for Max {
     #[inline(always)]
-    fn combine<W: Number>(left: W, right: W) -> W {
+    fn combine(left: W, right: W) -> W {
         left.greater(right)
+    }
+}
+
+impl<W: Bits> Op<W> for BitAnd {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        left & right
+    }
+}
+
+impl<W: Bits> Op<W> for BitOr {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        left | right
+    }
+}
+
+impl<W: Bits> Op<W> for BitXor {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        left ^ right
+    }
+}
+
+impl<W: Bits> Op<W> for And {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        W::from(left.is_true() & right.is_true())
+    }
+}
+
+impl<W: Bits> Op<W> for Or {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        W::from((left | right).is_true())
+    }
+}
+
+impl<W: Bits> Op<W> for Xor {
+    #[inline(always)]
+    fn combine(left: W, right: W) -> W {
+        W::from(left.is_true() ^ right.is_true())
     }
 }
 

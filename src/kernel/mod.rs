@@ -27,7 +27,7 @@ mod tests;
 use std::sync::OnceLock;
 
 use crate::element::{DType, ReduceOp};
-use lane::{Lane, Max, Min, Prod, Sum};
+use lane::{And, BitAnd, BitOr, BitXor, Bits, Lane, Max, Min, Or, Prod, Sum, Xor};
 use narrow::{Brain, Half, HighestBrain, HighestHalf, LowestBrain, LowestHalf};
 use sweep::{Baseline, Job, Level, Sweep};
 
@@ -53,6 +53,7 @@ pub(crate) struct Reduction {
 pub(crate) unsafe fn reduce(reduction: Reduction, dsts: &[*mut u8], srcs: &[*const u8], elements: usize) {
     debug_assert!((1..=SOURCES_MAX).contains(&srcs.len()), "{} sources", srcs.len());
     debug_assert!(reduction.divisor == 1 || reduction.op == ReduceOp::Avg, "{reduction:?}");
+    debug_assert!(reduction.op.supports(reduction.dtype), "{reduction:?}");
     assert_ne!(reduction.divisor, 0, "{reduction:?}");
     let sweep = (dispatch().select)(reduction);
     let (dst, copies) = (dsts[0], &dsts[1..]);
@@ -141,14 +142,27 @@ fn select<L: Level>(reduction: Reduction) -> Sweep {
         DType::F64 => arithmetic::<L, f64, 16>(reduction),
         DType::F16 => floating16::<L, Half, LowestHalf, HighestHalf>(reduction),
         DType::BF16 => floating16::<L, Brain, LowestBrain, HighestBrain>(reduction),
-        DType::I8 => arithmetic::<L, i8, 128>(reduction),
-        DType::I16 => arithmetic::<L, i16, 64>(reduction),
-        DType::I32 => arithmetic::<L, i32, 32>(reduction),
-        DType::I64 => arithmetic::<L, i64, 16>(reduction),
-        DType::U8 => arithmetic::<L, u8, 128>(reduction),
-        DType::U16 => arithmetic::<L, u16, 64>(reduction),
-        DType::U32 => arithmetic::<L, u32, 32>(reduction),
-        DType::U64 => arithmetic::<L, u64, 16>(reduction),
+        DType::I8 => integer::<L, i8, u8, 128>(reduction),
+        DType::I16 => integer::<L, i16, u16, 64>(reduction),
+        DType::I32 => integer::<L, i32, u32, 32>(reduction),
+        DType::I64 => integer::<L, i64, u64, 16>(reduction),
+        DType::U8 => integer::<L, u8, u8, 128>(reduction),
+        DType::U16 => integer::<L, u16, u16, 64>(reduction),
+        DType::U32 => integer::<L, u32, u32, 32>(reduction),
+        DType::U64 => integer::<L, u64, u64, 16>(reduction),
+    }
+}
+
+// Bits are the same with a sign and without, so that one loop does for both.
+fn integer<L: Level, T: Lane, B: Lane<Wide = B> + Bits, const N: usize>(reduction: Reduction) -> Sweep {
+    match reduction.op {
+        ReduceOp::BitAnd => L::sweep::<B, BitAnd, N, false>(),
+        ReduceOp::BitOr => L::sweep::<B, BitOr, N, false>(),
+        ReduceOp::BitXor => L::sweep::<B, BitXor, N, false>(),
+        ReduceOp::And => L::sweep::<B, And, N, false>(),
+        ReduceOp::Or => L::sweep::<B, Or, N, false>(),
+        ReduceOp::Xor => L::sweep::<B, Xor, N, false>(),
+        _ => arithmetic::<L, T, N>(reduction),
     }
 }
 

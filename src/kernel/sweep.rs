@@ -37,7 +37,7 @@ pub(super) trait Level {
     const NAME: &'static str;
 
     /// The loop for a type and an operation, `N` lanes a turn, that divides at the end or does not.
-    fn sweep<T: Lane, O: Op, const N: usize, const DIVIDE: bool>() -> Sweep;
+    fn sweep<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>() -> Sweep;
 
     /// # Safety
     /// The CPU has the instruction set.
@@ -74,8 +74,8 @@ impl Level for Baseline {
         "baseline"
     };
 
-    fn sweep<T: Lane, O: Op, const N: usize, const DIVIDE: bool>() -> Sweep {
-        unsafe fn baseline<T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
+    fn sweep<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>() -> Sweep {
+        unsafe fn baseline<T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
             // SAFETY: the caller's promises.
             unsafe { by_sources::<Baseline, T, O, N, DIVIDE>(job) }
         }
@@ -108,7 +108,9 @@ impl Level for Baseline {
 /// # Safety
 /// As for [`Sweep`].
 #[inline(always)]
-pub(super) unsafe fn by_sources<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(job: &Job<'_>) {
+pub(super) unsafe fn by_sources<L: Level, T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(
+    job: &Job<'_>,
+) {
     // SAFETY: the caller's promises; the sources are those of the job.
     unsafe {
         match (job.srcs, job.copies) {
@@ -123,7 +125,7 @@ pub(super) unsafe fn by_sources<L: Level, T: Lane, O: Op, const N: usize, const 
 /// # Safety
 /// As for [`Sweep`]; `srcs` and `copies` are the job's.
 #[inline(always)]
-unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(
+unsafe fn over_memory<L: Level, T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(
     job: &Job<'_>,
     srcs: &[*const u8],
     copies: &[*mut u8],
@@ -167,7 +169,7 @@ unsafe fn over_memory<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bo
 /// # Safety
 /// The CPU has the instruction set.
 #[inline(always)]
-unsafe fn one_turn<L: Level, T: Lane, O: Op, const N: usize, const DIVIDE: bool>(
+unsafe fn one_turn<L: Level, T: Lane, O: Op<T::Wide>, const N: usize, const DIVIDE: bool>(
     srcs: &[*const u8],
     divisor: u32,
     load: impl Fn(*const u8) -> [T; N],

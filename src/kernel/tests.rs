@@ -28,6 +28,12 @@ macro_rules! reference_integers {
                     ReduceOp::Prod => i128::from((all.wrapping_mul(input)) as $type),
                     ReduceOp::Min => std::cmp::min(all, input),
                     ReduceOp::Max => std::cmp::max(all, input),
+                    ReduceOp::BitAnd => all & input,
+                    ReduceOp::BitOr => all | input,
+                    ReduceOp::BitXor => all ^ input,
+                    ReduceOp::And => i128::from(all != 0 && input != 0),
+                    ReduceOp::Or => i128::from(all != 0 || input != 0),
+                    ReduceOp::Xor => i128::from((all != 0) != (input != 0)),
                 });
                 (all / i128::from(divisor)) as $type
             }
@@ -61,6 +67,7 @@ macro_rules! reference_floats {
                     _ if all.is_nan() || input.is_nan() => <$wide>::NAN,
                     ReduceOp::Min => std::cmp::min_by(all, input, <$wide>::total_cmp),
                     ReduceOp::Max => std::cmp::max_by(all, input, <$wide>::total_cmp),
+                    other => unreachable!("{other} of {}", Self::DTYPE),
                 });
                 let all = all / divisor as $wide;
                 if all.is_nan() { Self::from_bits($nan) } else { $narrow(all) }
@@ -143,7 +150,7 @@ fn reductions<T: Element>(sources: usize) -> impl Iterator<Item = Reduction> {
     };
     let of_op =
         move |op| divisors(op).into_iter().map(move |divisor| Reduction { dtype: T::DTYPE, op, divisor });
-    ReduceOp::ALL.iter().copied().flat_map(of_op)
+    ReduceOp::ALL.iter().copied().filter(|op| op.supports(T::DTYPE)).flat_map(of_op)
 }
 
 /// Each element of the result of every instruction set is the reference's.

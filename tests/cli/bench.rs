@@ -97,7 +97,9 @@ fn every_operation_over_tcp() {
 #[test]
 fn every_type_and_reduction() {
     for dtype in ["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"] {
-        for op in ["sum", "prod", "min", "max", "avg"] {
+        let integers = ["bit_and", "bit_or", "bit_xor", "and", "or", "xor"];
+        let integers = if dtype.contains('f') { &[][..] } else { &integers };
+        for op in ["sum", "prod", "min", "max", "avg"].iter().chain(integers) {
             for (operation, ranks) in [("all_reduce", "3"), ("reduce_scatter", "4")] {
                 let size = ["-b", "2K", "-e", "2K", "--iters", "1"];
                 let what =

@@ -207,6 +207,11 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("plan all_reduce -n 3 --root 1", "--root: all_reduce has none"),
         ("plan broadcast -n 3 --into", "--into: broadcast has one buffer only"),
         ("bench scan --op avg", "the ranks before one differ in number"),
+        (
+            "bench all_reduce --op bit_xor",
+            "--op bit_xor is not for f32: give --dtype one of i8, i16, i32, i64, u8, u16, u32, u64",
+        ),
+        ("bench reduce --op and --dtype bf16", "--op and is not for bf16: give --dtype one of i8, i16"),
         ("run -n 65 true", "not a whole number from 1 to 64"),
         ("run -n 0 true", "not a whole number from 1 to 64"),
         ("run -np 2 true", "mpirun's -np is -n here, as in -n 4"),

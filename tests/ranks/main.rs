@@ -29,6 +29,7 @@ mod prepared;
 mod priorities;
 mod promises;
 mod rebuild;
+mod reductions;
 mod report;
 mod resources;
 mod runtimes;

@@ -71,6 +71,7 @@ impl<T: Element> Pattern<T> {
 }
 
 fn input(op: ReduceOp, hash: i128, rank: i128, ranks: i128, hashes: i128) -> i128 {
+    let varied = (hash + 5 * rank) % hashes;
     match op {
         // One factor depends on the hash, the others are −1: no product leaves −4 to 4.
         ReduceOp::Prod if (hash + rank) % ranks == 0 => 1 + hash % 4,
@@ -78,16 +79,28 @@ fn input(op: ReduceOp, hash: i128, rank: i128, ranks: i128, hashes: i128) -> i12
         // Differs between neighbouring ranks, and the sum is a multiple of their number.
         ReduceOp::Avg if rank + 1 == ranks && ranks % 2 == 1 => hash - hashes / 2,
         ReduceOp::Avg => hash - hashes / 2 + [1, -1][(rank % 2) as usize],
-        _ => (hash + 5 * rank) % hashes - hashes / 2,
+        // Some have one bit, and some have it beyond the type: many ranks don't come to the same everywhere.
+        ReduceOp::BitAnd => !(1 << (varied % 120)),
+        ReduceOp::BitOr => 1 << (varied % 120),
+        ReduceOp::Or if varied != 0 => 0,
+        ReduceOp::Or => -hashes / 2,
+        ReduceOp::Xor if varied % 3 == 0 => 0,
+        _ => varied - hashes / 2,
     }
 }
 
-/// The documented result: integers wrap, and an average is rounded towards zero.
+/// The documented result: integers wrap, an average is rounded towards zero, and one value alone stays as it is.
 fn reduce(dtype: DType, op: ReduceOp, values: impl Iterator<Item = i128>, ranks: i128) -> i128 {
     let combine = |one: i128, other: i128| match op {
         ReduceOp::Prod => wrap(dtype, one.wrapping_mul(other)),
         ReduceOp::Min => one.min(other),
         ReduceOp::Max => one.max(other),
+        ReduceOp::BitAnd => one & other,
+        ReduceOp::BitOr => one | other,
+        ReduceOp::BitXor => one ^ other,
+        ReduceOp::And => (one != 0 && other != 0).into(),
+        ReduceOp::Or => (one != 0 || other != 0).into(),
+        ReduceOp::Xor => ((one != 0) != (other != 0)).into(),
         _ => wrap(dtype, one + other),
     };
     let combined = values.reduce(combine).unwrap_or(0);
@@ -131,6 +144,35 @@ mod tests {
         assert_eq!(reduce(DType::I8, ReduceOp::Avg, [-2, -1].into_iter(), 2), -1);
         assert_eq!(reduce(DType::U8, ReduceOp::Avg, [wrap(DType::U8, -2), 3].into_iter(), 2), 0);
         assert_eq!(reduce(DType::F16, ReduceOp::Max, [-3, 2].into_iter(), 2), 2);
+    }
+
+    #[test]
+    fn bits_and_truth_are_combined_as_documented() {
+        for (op, right) in [
+            (ReduceOp::BitAnd, 0b1000),
+            (ReduceOp::BitOr, 0b1110),
+            (ReduceOp::BitXor, 0b0110),
+            (ReduceOp::And, 1),
+            (ReduceOp::Or, 1),
+            (ReduceOp::Xor, 0),
+        ] {
+            assert_eq!(reduce(DType::U8, op, [0b1100, 0b1010].into_iter(), 2), right, "{op}");
+            assert_eq!(reduce(DType::U8, op, [0b1100].into_iter(), 1), 0b1100, "{op}");
+        }
+        assert_eq!(reduce(DType::I8, ReduceOp::Xor, [0, -128].into_iter(), 2), 1);
+        assert_eq!(reduce(DType::I8, ReduceOp::BitXor, [1, -128].into_iter(), 2), -127);
+    }
+
+    /// Else a result that is the same everywhere would pass.
+    #[test]
+    fn results_of_bits_and_truth_differ_by_element() {
+        for op in ReduceOp::ALL.iter().copied().filter(|op| !op.supports(DType::F32)) {
+            for ranks in [2, 3, 16, 64] {
+                let pattern = Pattern::<u8>::new(op, ranks);
+                let first = pattern.reduced(ranks)[0];
+                assert!(pattern.reduced(ranks).iter().any(|other| *other != first), "{op} of {ranks}");
+            }
+        }
     }
 
     #[test]

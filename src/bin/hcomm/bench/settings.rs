@@ -175,6 +175,12 @@ impl Settings {
         {
             return usage(format!("--op {op}: {kind} reduces nothing"));
         }
+        let dtype = args.dtype.unwrap_or(DType::F32);
+        if let Some(op) = args.op.filter(|op| !op.supports(dtype)) {
+            let types = DType::ALL.iter().filter(|dtype| op.supports(**dtype)).map(|dtype| dtype.name());
+            let types = types.collect::<Vec<_>>().join(", ");
+            return usage(format!("--op {op} is not for {dtype}: give --dtype one of {types}"));
+        }
         let ranks = args.ranks.unwrap_or(2);
         if let Some(algorithm) = args.algorithm {
             if kind == Kind::Barrier {
@@ -188,7 +194,7 @@ impl Settings {
             ranks: ranks as usize,
             ranks_given: args.ranks.is_some(),
             link: args.link,
-            dtype: args.dtype.unwrap_or(DType::F32),
+            dtype,
             op: args.op.unwrap_or(ReduceOp::Sum),
             algorithm: args.algorithm,
             check: args.check,
