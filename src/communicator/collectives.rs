@@ -1,39 +1,19 @@
-//! Collectives: what all ranks call together.
+//! What a collective call is, in the terms in which ranks compare it, and the plan that does it.
 
 use std::sync::{Arc, PoisonError};
 
-use super::{Communicator, Operation, PreparedAllReduce};
-use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
-use crate::buffer::parts::Parts;
-use crate::element::{DType, Element, ReduceOp};
+use super::Communicator;
+use super::view::{View, Way};
+use crate::element::{DType, ReduceOp};
 use crate::engine::call::mix;
-use crate::engine::{CallDesc, Priority, Program, Work};
+use crate::engine::{CallDesc, Priority, Program};
 use crate::error::Error;
 use crate::path::{
     Algorithm, Collective, Explanation, Extent, Placement, Space, VerifiedPlan, choose, out_of_place,
 };
-use crate::rank::Rank;
 
 /// Programs kept per communicator: as many as there are algorithms, some roots, and some of the caller's own.
 const PROGRAMS_MAX: usize = 32;
-
-/// A communicator with options for one call: `comm.using(Algorithm::Ring).all_reduce(…)`, or several of them:
-/// `comm.urgent().using(Algorithm::Ring).all_reduce(…)`.
-#[derive(Debug)]
-#[must_use = "options do nothing without a call"]
-pub struct View<'a> {
-    communicator: &'a mut Communicator,
-    way: Way,
-    priority: Priority,
-}
-
-/// Where the plan of a call comes from.
-#[derive(Clone, Debug)]
-enum Way {
-    Chosen,
-    Algorithm(Algorithm),
-    Plan(Arc<VerifiedPlan>),
-}
 
 impl Communicator {
     /// Options for one call: this algorithm instead of the one that would be chosen. All ranks must ask for the same.
@@ -103,283 +83,9 @@ impl Communicator {
     }
 }
 
-impl<'a> View<'a> {
-    /// See [`Communicator::using`].
-    pub fn using(self, algorithm: Algorithm) -> View<'a> {
-        View { way: Way::Algorithm(algorithm), ..self }
-    }
-
-    /// See [`Communicator::with_plan`].
-    pub fn with_plan(self, plan: &Arc<VerifiedPlan>) -> View<'a> {
-        View { way: Way::Plan(plan.clone()), ..self }
-    }
-
-    /// See [`Communicator::urgent`].
-    pub fn urgent(self) -> View<'a> {
-        View { priority: Priority::Urgent, ..self }
-    }
-
-    /// See [`Communicator::bulk`].
-    pub fn bulk(self) -> View<'a> {
-        View { priority: Priority::Bulk, ..self }
-    }
-
-    /// See [`Communicator::barrier`].
-    pub fn barrier(self) -> Operation<Nothing> {
-        self.collective("barrier", Collective::AllReduce, Some(ReduceOp::Max), Nothing::new())
-    }
-
-    /// See [`Communicator::all_reduce`].
-    pub fn all_reduce<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.collective("all_reduce", Collective::AllReduce, Some(op), buffer)
-    }
-
-    /// See [`Communicator::broadcast`].
-    pub fn broadcast<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
-        let root = root.into();
-        self.collective("broadcast", Collective::Broadcast { root }, None, buffer)
-    }
-
-    /// See [`Communicator::all_gather`].
-    pub fn all_gather<B: LendMut>(self, buffer: B) -> Operation<B> {
-        self.collective("all_gather", Collective::AllGather, None, buffer)
-    }
-
-    /// See [`Communicator::reduce_scatter`].
-    pub fn reduce_scatter<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.collective("reduce_scatter", Collective::ReduceScatter, Some(op), buffer)
-    }
-
-    /// See [`Communicator::reduce`].
-    pub fn reduce<B: LendMut>(self, buffer: B, op: ReduceOp, root: impl Into<Rank>) -> Operation<B> {
-        let root = root.into();
-        self.collective("reduce", Collective::Reduce { root }, Some(op), buffer)
-    }
-
-    /// See [`Communicator::gather`].
-    pub fn gather<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
-        let root = root.into();
-        self.collective("gather", Collective::Gather { root }, None, buffer)
-    }
-
-    /// See [`Communicator::scatter`].
-    pub fn scatter<B: LendMut>(self, buffer: B, root: impl Into<Rank>) -> Operation<B> {
-        let root = root.into();
-        self.collective("scatter", Collective::Scatter { root }, None, buffer)
-    }
-
-    /// See [`Communicator::all_to_all`].
-    pub fn all_to_all<B: LendMut>(self, buffer: B) -> Operation<B> {
-        self.collective("all_to_all", Collective::AllToAll, None, buffer)
-    }
-
-    /// See [`Communicator::scan`].
-    pub fn scan<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.collective("scan", Collective::Scan, Some(op), buffer)
-    }
-
-    /// See [`Communicator::exscan`].
-    pub fn exscan<B: LendMut>(self, buffer: B, op: ReduceOp) -> Operation<B> {
-        self.collective("exscan", Collective::ExScan, Some(op), buffer)
-    }
-
-    /// See [`Communicator::all_reduce_into`].
-    pub fn all_reduce_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("all_reduce_into", Collective::AllReduce, Some(op), Pair::new(input, output))
-    }
-
-    /// See [`Communicator::all_gather_into`].
-    pub fn all_gather_into<I, O>(self, input: I, output: O) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("all_gather_into", Collective::AllGather, None, Pair::new(input, output))
-    }
-
-    /// See [`Communicator::reduce_scatter_into`].
-    pub fn reduce_scatter_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("reduce_scatter_into", Collective::ReduceScatter, Some(op), Pair::new(input, output))
-    }
-
-    /// See [`Communicator::reduce_into`].
-    pub fn reduce_into<I, O>(
-        self,
-        input: I,
-        output: O,
-        op: ReduceOp,
-        root: impl Into<Rank>,
-    ) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        let root = root.into();
-        self.collective("reduce_into", Collective::Reduce { root }, Some(op), Pair::new(input, output))
-    }
-
-    /// See [`Communicator::gather_into`].
-    pub fn gather_into<I, O>(self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        let root = root.into();
-        self.collective("gather_into", Collective::Gather { root }, None, Pair::new(input, output))
-    }
-
-    /// See [`Communicator::scatter_into`].
-    pub fn scatter_into<I, O>(self, input: I, output: O, root: impl Into<Rank>) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        let root = root.into();
-        self.collective("scatter_into", Collective::Scatter { root }, None, Pair::new(input, output))
-    }
-
-    /// See [`Communicator::all_to_all_into`].
-    pub fn all_to_all_into<I, O>(self, input: I, output: O) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("all_to_all_into", Collective::AllToAll, None, Pair::new(input, output))
-    }
-
-    /// See [`Communicator::scan_into`].
-    pub fn scan_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("scan_into", Collective::Scan, Some(op), Pair::new(input, output))
-    }
-
-    /// See [`Communicator::exscan_into`].
-    pub fn exscan_into<I, O>(self, input: I, output: O, op: ReduceOp) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        self.collective("exscan_into", Collective::ExScan, Some(op), Pair::new(input, output))
-    }
-
-    pub(super) fn communicator(&self) -> &Communicator {
-        self.communicator
-    }
-
-    /// See [`Communicator::all_gather_v`].
-    pub fn all_gather_v<B: LendMut>(self, buffer: B, counts: &[usize]) -> Operation<B> {
-        self.collective_of("all_gather_v", Collective::AllGather, None, Some(counts), buffer)
-    }
-
-    /// See [`Communicator::all_gather_v_into`].
-    pub fn all_gather_v_into<I, O>(self, input: I, output: O, counts: &[usize]) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        let buffers = Pair::new(input, output);
-        self.collective_of("all_gather_v_into", Collective::AllGather, None, Some(counts), buffers)
-    }
-
-    /// See [`Communicator::reduce_scatter_v`].
-    pub fn reduce_scatter_v<B: LendMut>(self, buffer: B, counts: &[usize], op: ReduceOp) -> Operation<B> {
-        self.collective_of("reduce_scatter_v", Collective::ReduceScatter, Some(op), Some(counts), buffer)
-    }
-
-    /// See [`Communicator::reduce_scatter_v_into`].
-    pub fn reduce_scatter_v_into<I, O>(
-        self,
-        input: I,
-        output: O,
-        counts: &[usize],
-        op: ReduceOp,
-    ) -> Operation<Pair<I, O>>
-    where
-        I: Lend,
-        O: LendMut<Element = I::Element>,
-    {
-        let buffers = Pair::new(input, output);
-        self.collective_of(
-            "reduce_scatter_v_into",
-            Collective::ReduceScatter,
-            Some(op),
-            Some(counts),
-            buffers,
-        )
-    }
-
-    pub(super) fn collective<B: Lend>(
-        self,
-        operation: &'static str,
-        collective: Collective,
-        op: Option<ReduceOp>,
-        buffer: B,
-    ) -> Operation<B> {
-        self.collective_of(operation, collective, op, None, buffer)
-    }
-
-    /// `counts`: the length of each part, where they are not equal.
-    fn collective_of<B: Lend>(
-        self,
-        operation: &'static str,
-        collective: Collective,
-        op: Option<ReduceOp>,
-        counts: Option<&[usize]>,
-        buffer: B,
-    ) -> Operation<B> {
-        let View { communicator, way, priority } = self;
-        let seq = communicator.next;
-        communicator.next += 1;
-        let (mut lent, guard) = buffer.lend(&communicator.staging);
-        let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
-        let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
-        let dtype = B::Element::DTYPE;
-        let (desc, program) =
-            communicator.describe(operation, collective, op, (lengths, counts), dtype, &way);
-        if let (Some(counts), Ok(_)) = (counts, &program) {
-            lent.0 = lent.0.with_cuts(cuts(counts));
-        }
-        let work = program.map(Work::Collective);
-        communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
-    }
-
-    /// See [`Communicator::prepare_all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As there; and if the plan or algorithm is for something else.
-    pub fn prepare_all_reduce<T: Element>(
-        self,
-        count: usize,
-        op: ReduceOp,
-    ) -> Result<PreparedAllReduce<T>, Error> {
-        let View { communicator, way, priority } = self;
-        let (desc, program) = communicator.describe(
-            "all_reduce",
-            Collective::AllReduce,
-            Some(op),
-            (Lengths::in_place(count), None),
-            T::DTYPE,
-            &way,
-        );
-        Ok(PreparedAllReduce::new(communicator, priority, desc, program?))
-    }
-}
-
 impl Communicator {
     /// What is called, in the terms in which ranks compare it, and the program that does it.
-    fn describe(
+    pub(super) fn describe(
         &mut self,
         operation: &'static str,
         collective: Collective,
@@ -598,7 +304,7 @@ impl Communicator {
 }
 
 /// Where parts of such lengths begin, and the last one ends.
-fn cuts(counts: &[usize]) -> Arc<[usize]> {
+pub(super) fn cuts(counts: &[usize]) -> Arc<[usize]> {
     let ends = counts.iter().scan(0, |end, count| {
         *end += count;
         Some(*end)
@@ -608,14 +314,14 @@ fn cuts(counts: &[usize]) -> Arc<[usize]> {
 
 /// How many elements a rank has handed in.
 #[derive(Clone, Copy, Debug)]
-struct Lengths {
+pub(super) struct Lengths {
     /// Of the buffer that is read, if it is another one.
-    input: Option<usize>,
-    output: usize,
+    pub input: Option<usize>,
+    pub output: usize,
 }
 
 impl Lengths {
-    const fn in_place(count: usize) -> Self {
+    pub(super) const fn in_place(count: usize) -> Self {
         Lengths { input: None, output: count }
     }
 

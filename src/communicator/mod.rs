@@ -1,7 +1,7 @@
 //! [`Communicator`]: ranks that do things together, and the futures of what they do.
 //!
 //! - `builder`: how processes become one
-//! - `calls`: collectives in one buffer, `into`: from one buffer to another; `collectives`: options for a call, and its plan
+//! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators
@@ -36,6 +36,7 @@ mod resources;
 mod scheduling;
 mod split;
 mod suspend;
+mod view;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -53,7 +54,6 @@ use crate::rank::Rank;
 
 pub use builder::{Builder, Connect};
 pub use close::Close;
-pub use collectives::View;
 pub use incoming::Incoming;
 pub use keyed::Keyed;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
@@ -65,6 +65,7 @@ pub use resources::Resources;
 pub use scheduling::SchedulerStats;
 pub use split::{Dup, Split};
 pub use suspend::SuspendedDeadlines;
+pub use view::View;
 
 /// How long an operation may take unless it is told otherwise.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(300);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::path::algorithm::Algorithm;
 use crate::path::plan::{Collective, Placement, Plan};
-use crate::path::select::{Algorithm, PlanError, prove};
+use crate::path::select::{PlanError, prove};
 use crate::path::verify::VerifiedPlan;
 
 /// The most plans kept. A training job uses a handful; a broadcast has one plan per root.

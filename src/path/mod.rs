@@ -12,6 +12,7 @@
 //! What may come later is marked `#[non_exhaustive]`; what selection weighs, and from which size on, may change with any
 //! version.
 
+mod algorithm;
 pub(crate) mod algorithms;
 mod builder;
 mod cache;
@@ -21,6 +22,7 @@ mod plan;
 mod select;
 mod verify;
 
+pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::{Message, Operand, PlanBuilder, Sent};
 pub(crate) use cache::PlanCache;
 pub use out_of_place::out_of_place;
@@ -28,8 +30,5 @@ pub(crate) use plan::Extent;
 pub use plan::{
     Action, After, Collective, Partition, Placement, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
-pub use select::{
-    Algorithm, Choice, Explanation, Facts, Order, PlanError, UnknownAlgorithm, Unsupported, build, choose,
-    prove,
-};
+pub use select::{Choice, Explanation, Facts, Order, PlanError, Unsupported, build, choose, prove};
 pub use verify::{RANKS_MAX, VerifiedPlan, VerifyError, association, verify};

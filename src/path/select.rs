@@ -8,8 +8,8 @@
 //! block, so it is taken by request only.
 
 use std::fmt;
-use std::str::FromStr;
 
+use crate::path::algorithm::{Algorithm, cost};
 use crate::path::algorithms::{
     binomial_tree, chain, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, pairwise,
     recursive_doubling, ring,
@@ -38,173 +38,7 @@ const FLAT_TREE_BYTES_MAX: u64 = 16 << 10;
 /// The smallest block for which a ring's n − 1 latencies are worth it, in bytes.
 const RING_BLOCK_BYTES_MIN: u64 = 64 << 10;
 
-/// The algorithms that are built in.
-///
-/// Costs are in α, the time of a message, β, that of a byte sent by one rank, and γ, that of a byte reduced, for a vector
-/// of m bytes on n ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Everybody sends to everybody at once: for small vectors on few ranks. Sums are in rank order.
-    ///
-    /// all_reduce: α(n−1) + β(n−1)m + γ(n−1)m, and one latency where links are parallel; reduce_scatter and all_gather:
-    /// the nth part of the bytes.
-    MeshOneShot,
-    /// Everybody reduces one block and hands it round: for large vectors on few ranks. Sums are in rank order.
-    ///
-    /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
-    MeshTwoShot,
-    /// All to one rank, and from it to all: for few ranks, and small vectors of those that share processors. Sums are in rank
-    /// order.
-    ///
-    /// all_reduce: 2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, two messages at the others; reduce: (α + βm + γm)(n−1) at the root;
-    /// gather and scatter: (α + βm/n)(n−1) there.
-    FlatTree,
-    /// Whole vectors between ranks at distance 1, 2, 4, …: for small vectors on many ranks. Sums are a tree over
-    /// neighbouring ranks.
-    ///
-    /// all_reduce: (α + βm + γm)·⌊log₂ n⌋, and 2α + 2βm + γm if n is no power of two.
-    RecursiveDoubling,
-    /// Half of the vector to the rank at distance 1, half of the rest to the one at distance 2, …, and back: for large
-    /// vectors on many ranks. Sums are the same tree as those of recursive doubling.
-    ///
-    /// all_reduce: 2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ N.
-    HalvingDoubling,
-    /// Blocks round a ring, to the next rank only: for very large vectors. Where a sum begins depends on the block, so it is
-    /// taken by request, or where [`Order::Any`] allows it.
-    ///
-    /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
-    Ring,
-    /// To or from one rank in ⌈log₂ n⌉ hops. Sums are those of recursive doubling.
-    ///
-    /// broadcast, passed on as it comes: (α + βm)·⌈log₂ n⌉ at most; reduce: (α + βm + γm)·⌈log₂ n⌉; gather and scatter:
-    /// α⌈log₂ n⌉ + βm(n−1)/n.
-    BinomialTree,
-    /// From each rank to the next, passed on as it comes: scans of large vectors. Sums are rounded rank by rank.
-    ///
-    /// (α + βm + γm)(n−1) at most, and α(n−1) + (β + γ)m for large vectors.
-    Chain,
-    /// Each rank with each other, some at a time: all_to_all of many ranks.
-    ///
-    /// α(n−1) + βm(n−1)/n.
-    Pairwise,
-}
-
-impl Algorithm {
-    /// All algorithms.
-    pub const ALL: &'static [Algorithm] = &[
-        Algorithm::MeshOneShot,
-        Algorithm::MeshTwoShot,
-        Algorithm::FlatTree,
-        Algorithm::RecursiveDoubling,
-        Algorithm::HalvingDoubling,
-        Algorithm::Ring,
-        Algorithm::BinomialTree,
-        Algorithm::Chain,
-        Algorithm::Pairwise,
-    ];
-
-    /// The name, as users give it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::MeshOneShot => mesh_one_shot::NAME,
-            Algorithm::MeshTwoShot => mesh_two_shot::NAME,
-            Algorithm::FlatTree => flat_tree::NAME,
-            Algorithm::RecursiveDoubling => recursive_doubling::NAME,
-            Algorithm::HalvingDoubling => halving_doubling::NAME,
-            Algorithm::Ring => ring::NAME,
-            Algorithm::BinomialTree => binomial_tree::NAME,
-            Algorithm::Chain => chain::NAME,
-            Algorithm::Pairwise => pairwise::NAME,
-        }
-    }
-
-    /// Whether it can do this collective.
-    pub const fn supports(self, collective: Collective) -> bool {
-        use Collective as C;
-        match self {
-            Algorithm::MeshOneShot => matches!(
-                collective,
-                C::AllReduce
-                    | C::AllGather
-                    | C::ReduceScatter
-                    | C::Broadcast { .. }
-                    | C::AllToAll
-                    | C::Scan
-                    | C::ExScan
-            ),
-            Algorithm::MeshTwoShot => matches!(
-                collective,
-                C::AllReduce | C::AllGather | C::ReduceScatter | C::Broadcast { .. } | C::Reduce { .. }
-            ),
-            Algorithm::FlatTree => {
-                matches!(collective, C::AllReduce | C::Reduce { .. } | C::Gather { .. } | C::Scatter { .. })
-            }
-            Algorithm::RecursiveDoubling => {
-                matches!(collective, C::AllReduce | C::AllGather | C::Scan | C::ExScan)
-            }
-            Algorithm::HalvingDoubling => {
-                matches!(collective, C::AllReduce | C::ReduceScatter | C::Reduce { .. })
-            }
-            Algorithm::Ring => matches!(collective, C::AllReduce | C::AllGather | C::ReduceScatter),
-            Algorithm::BinomialTree => {
-                matches!(
-                    collective,
-                    C::Broadcast { .. } | C::Reduce { .. } | C::Gather { .. } | C::Scatter { .. }
-                )
-            }
-            Algorithm::Chain => matches!(collective, C::Scan | C::ExScan),
-            Algorithm::Pairwise => matches!(collective, C::AllToAll),
-        }
-    }
-
-    /// The order in which it associates sums.
-    const fn association(self, collective: Collective) -> &'static str {
-        match (self, collective) {
-            _ if !collective.reduces() => EXACT,
-            (Algorithm::MeshOneShot | Algorithm::Chain, Collective::Scan | Collective::ExScan) => {
-                "same bits from run to run, and for every count: sums are in rank order, rounded at each rank"
-            }
-            (Algorithm::MeshOneShot | Algorithm::MeshTwoShot | Algorithm::FlatTree | Algorithm::Chain, _) => {
-                "same bits on all ranks, from run to run, and for every count: sums are in rank order"
-            }
-            (Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::BinomialTree, _) => {
-                "same bits on all ranks, from run to run, and for every count: sums are a tree over neighbouring ranks"
-            }
-            (Algorithm::Ring, _) => {
-                "same bits on all ranks and from run to run; the order of a sum depends on its place and on the count"
-            }
-            (Algorithm::Pairwise, _) => EXACT,
-        }
-    }
-}
-
 const ALONE: &str = "a rank alone has nothing to send";
-
-const EXACT: &str = "same bits everywhere: nothing is computed";
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// No algorithm has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, flat-tree, recursive-doubling, halving-doubling, ring, \
-     binomial-tree, chain and pairwise"
-)]
-pub struct UnknownAlgorithm(pub String);
-
-impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
-
-    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
-        let known = Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name);
-        known.ok_or_else(|| UnknownAlgorithm(name.to_string()))
-    }
-}
 
 /// Whether the association of sums may depend on more than the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -421,6 +255,8 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::AllReduce | Collective::Broadcast { .. } if mesh => {
             (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank carries its share of the bytes")
         }
+        Collective::Reduce { .. } => preferred_reduce(facts, bytes),
+        Collective::Scan | Collective::ExScan => preferred_scan(facts, bytes, ring),
         Collective::AllToAll if mesh => {
             (Algorithm::MeshOneShot, "few ranks: each part goes straight to where it is needed")
         }
@@ -436,28 +272,6 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
         Collective::Gather { .. } | Collective::Scatter { .. } => {
             (Algorithm::BinomialTree, "many ranks and small parts: fewest messages at the root")
         }
-        Collective::Reduce { .. } if mesh && bytes <= facts.one_shot_bytes_max() => {
-            (Algorithm::FlatTree, "few ranks and a small vector: one message each")
-        }
-        Collective::Reduce { .. } if mesh => {
-            (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank sums its share of the bytes")
-        }
-        Collective::Reduce { .. } if bytes <= facts.doubling_bytes_max => {
-            (Algorithm::BinomialTree, "many ranks and a small vector: fewest hops")
-        }
-        Collective::Reduce { .. } => {
-            (Algorithm::HalvingDoubling, "many ranks and a large vector: few rounds and few bytes")
-        }
-        Collective::Scan | Collective::ExScan if mesh && bytes <= facts.one_shot_bytes_max() => {
-            (Algorithm::MeshOneShot, "few ranks and a small vector: one message to each rank after one's own")
-        }
-        Collective::Scan | Collective::ExScan if mesh => {
-            (Algorithm::Chain, "few ranks and a large vector: one message each, passed on as it comes")
-        }
-        Collective::Scan | Collective::ExScan if ring => {
-            (Algorithm::Chain, "a large vector, and any order of sums allowed: passed on as it comes")
-        }
-        Collective::Scan | Collective::ExScan => (Algorithm::RecursiveDoubling, "many ranks: fewest rounds"),
         Collective::Broadcast { .. } => {
             (Algorithm::BinomialTree, "many ranks: fewest hops, passed on as it comes")
         }
@@ -472,6 +286,32 @@ fn preferred(facts: &Facts, collective: Collective, bytes: u64) -> (Algorithm, &
             (Algorithm::HalvingDoubling, "many ranks and a large vector: few rounds and few bytes")
         }
         Collective::ReduceScatter => (Algorithm::HalvingDoubling, "many ranks: few rounds and few bytes"),
+    }
+}
+
+fn preferred_reduce(facts: &Facts, bytes: u64) -> (Algorithm, &'static str) {
+    let mesh = facts.world <= facts.mesh_ranks_max;
+    if mesh && bytes <= facts.one_shot_bytes_max() {
+        (Algorithm::FlatTree, "few ranks and a small vector: one message each")
+    } else if mesh {
+        (Algorithm::MeshTwoShot, "few ranks and a large vector: each rank sums its share of the bytes")
+    } else if bytes <= facts.doubling_bytes_max {
+        (Algorithm::BinomialTree, "many ranks and a small vector: fewest hops")
+    } else {
+        (Algorithm::HalvingDoubling, "many ranks and a large vector: few rounds and few bytes")
+    }
+}
+
+fn preferred_scan(facts: &Facts, bytes: u64, any_order: bool) -> (Algorithm, &'static str) {
+    let mesh = facts.world <= facts.mesh_ranks_max;
+    if mesh && bytes <= facts.one_shot_bytes_max() {
+        (Algorithm::MeshOneShot, "few ranks and a small vector: one message to each rank after one's own")
+    } else if mesh {
+        (Algorithm::Chain, "few ranks and a large vector: one message each, passed on as it comes")
+    } else if any_order {
+        (Algorithm::Chain, "a large vector, and any order of sums allowed: passed on as it comes")
+    } else {
+        (Algorithm::RecursiveDoubling, "many ranks: fewest rounds")
     }
 }
 
@@ -625,46 +465,6 @@ impl Explanation {
     }
 }
 
-/// The cost formula; see the algorithms' own docs for what the letters mean.
-const fn cost(algorithm: Algorithm, collective: Collective) -> &'static str {
-    use Algorithm as A;
-    use Collective as C;
-    match (algorithm, collective) {
-        (A::FlatTree, C::Reduce { .. }) => "(α + βm + γm)(n−1) at the root, and α + βm at the others",
-        (A::FlatTree, C::Gather { .. } | C::Scatter { .. }) => {
-            "(α + βm/n)(n−1) at the root, and α + βm/n at the others"
-        }
-        (A::MeshTwoShot, C::Reduce { .. }) => "αn + (β + γ)m",
-        (A::HalvingDoubling, C::Reduce { .. }) => {
-            "2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and α + βm + γm if n ≠ N"
-        }
-        (A::BinomialTree, C::Reduce { .. }) => "(α + βm + γm)·⌈log₂ n⌉",
-        (A::BinomialTree, C::Gather { .. } | C::Scatter { .. }) => "α⌈log₂ n⌉ + βm(n−1)/n",
-        (A::MeshOneShot, C::Scan | C::ExScan) => {
-            "(α + βm)(n−1) at rank 0, and as much with γm(n−1) at the last"
-        }
-        (A::RecursiveDoubling, C::Scan | C::ExScan) => "(α + βm + 2γm)·⌈log₂ n⌉",
-        (A::Chain, _) => "(α + βm + γm)(n−1), and α(n−1) + (β + γ)m for large vectors",
-        (A::Pairwise, _) | (_, C::AllToAll) => "α(n−1) + βm(n−1)/n",
-        (A::MeshOneShot, C::AllReduce) => "α(n−1) + β(n−1)m + γ(n−1)m",
-        (A::MeshOneShot, C::Broadcast { .. }) => "α(n−1) + β(n−1)m",
-        (A::MeshTwoShot | A::Ring, C::AllReduce) => "2α(n−1) + 2βm(n−1)/n + γm(n−1)/n",
-        (A::MeshTwoShot, C::Broadcast { .. }) => "2α(n−1) + 2βm(n−1)/n",
-        (A::FlatTree, _) => "2α(n−1) + 2β(n−1)m + γ(n−1)m at rank 0, and 2α + 2βm at the others",
-        (A::RecursiveDoubling, C::AllReduce) => "(α + βm + γm)·⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ 2^k",
-        (A::RecursiveDoubling, _) => "α⌈log₂ n⌉ + βm(n−1)/n",
-        (A::HalvingDoubling, C::AllReduce) => {
-            "2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ N"
-        }
-        (A::HalvingDoubling, _) => {
-            "α(1 + ⌊log₂ n⌋) + (β + γ)m(N−1)/N + βm/N with N = 2^⌊log₂ n⌋, and α + βm + γm if n ≠ N"
-        }
-        (A::BinomialTree, _) => "(α + βm)·⌈log₂ n⌉",
-        (_, C::AllGather) => "α(n−1) + βm(n−1)/n",
-        (_, _) => "α(n−1) + (β + γ)m(n−1)/n",
-    }
-}
-
 fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -741,15 +541,6 @@ mod tests {
         assert!(forced(Collective::Broadcast { root: Rank(4) }, Algorithm::BinomialTree).is_err());
         assert!(choose(&Facts::new(65), Collective::AllReduce, 1, None).is_err());
         assert!(choose(&Facts::new(0), Collective::AllReduce, 1, None).is_err());
-    }
-
-    #[test]
-    fn names_are_read_back() {
-        for algorithm in Algorithm::ALL {
-            assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
-        }
-        let unknown = "mesh".parse::<Algorithm>().unwrap_err().to_string();
-        assert!(Algorithm::ALL.iter().all(|algorithm| unknown.contains(algorithm.name())));
     }
 
     #[test]
