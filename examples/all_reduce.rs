@@ -1,6 +1,6 @@
 //! Ranks sum a vector. It needs a launcher: `cargo build --release --example all_reduce`, then
-//! `hcomm run -n 4 -- target/release/examples/all_reduce` (`hcomm` comes by `cargo install --path . --features cli`), or
-//! torchrun.
+//! `hcomm run -n 4 -- target/release/examples/all_reduce` (`hcomm` comes by `cargo install --path . --features cli`),
+//! or another of those in `docs/launchers.md`.
 
 #![allow(clippy::print_stdout, reason = "an example shows its result")]
 

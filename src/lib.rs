@@ -30,8 +30,8 @@
 //!
 //! # Ranks as processes
 //!
-//! Under `hcomm run -n 4 -- PROGRAM`, or torchrun, each process joins what its environment describes. The command comes
-//! with the feature `cli`: `cargo install --path . --features cli`.
+//! Under `hcomm run -n 4 -- PROGRAM`, torchrun, `mpirun`, `mpiexec`, `srun` or Kubernetes each process joins what its environment
+//! describes; [`launchers`] has how for each. The command comes with the feature `cli`: `cargo install --path . --features cli`.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -100,6 +100,8 @@ mod error;
 #[path = "../tests/common/events.rs"]
 mod events;
 mod kernel;
+#[doc = include_str!("../docs/launchers.md")]
+pub mod launchers {}
 mod link;
 pub mod path;
 mod rank;

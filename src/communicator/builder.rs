@@ -60,14 +60,15 @@ pub struct Builder {
 }
 
 impl Communicator {
-    /// Joins the world that the environment describes, as `hcomm run`, torchrun and others set it. Set-up begins at the
-    /// call. [`Builder::from_env`] is the same with more to be set.
+    /// Joins the world that the environment describes, as `hcomm run`, torchrun, `mpirun` of Open MPI, `mpiexec` of MPICH, Slurm's
+    /// `srun` or an indexed job of Kubernetes set it: [`launchers`](crate::launchers) has how to use each, and which holds where
+    /// there are several. Set-up begins at the call. [`Builder::from_env`] is the same with more to be set.
     ///
     /// | Variable | Meaning |
     /// |---|---|
-    /// | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
+    /// | `RANK`, `WORLD_SIZE` | who this process is, and how many there are; else what its launcher says |
     /// | `LOCAL_RANK` | its number within the host (optional; checked only) |
-    /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens; else what its launcher says |
     /// | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
     /// | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of address and port |
     /// | `HCOMM_TOKEN` | the job's secret, 64 hexadecimal digits |

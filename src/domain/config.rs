@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::beside::SharedMemory;
+use super::launcher::Launcher;
 use super::token::Token;
 use crate::error::InitError;
 use crate::rank::Rank;
@@ -29,6 +30,8 @@ pub(crate) struct JoinConfig {
     pub rank: Rank,
     /// How many there are.
     pub world: u32,
+    /// Who started this process: in errors, for what to do about them.
+    pub launcher: Launcher,
     /// Where they meet. Not used if there is one rank only.
     pub rendezvous: Rendezvous,
     /// The job's secret, equal on all.
@@ -99,6 +102,7 @@ impl Default for JoinConfig {
         JoinConfig {
             rank: Rank(0),
             world: 1,
+            launcher: Launcher::Other,
             rendezvous: Rendezvous::Root { address: String::new() },
             token: None,
             allow_unauthenticated: false,
@@ -169,7 +173,8 @@ impl JoinConfig {
         }
         config(format!(
             "{what} {address} is not a loopback address and there is no token: give all ranks one \
-             (HCOMM_TOKEN; `hcomm run` makes it), or call .allow_unauthenticated()"
+             ({}), or call .allow_unauthenticated()",
+            self.launcher.how_to_share_a_token()
         ))
     }
 }

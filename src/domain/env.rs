@@ -2,9 +2,9 @@
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `RANK`, `WORLD_SIZE` | who this process is, and how many there are |
+//! | `RANK`, `WORLD_SIZE` | who this process is, and how many there are; else what its launcher says |
 //! | `LOCAL_RANK` | its number within the host (optional; checked only) |
-//! | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens |
+//! | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens; else what its launcher says |
 //! | `HCOMM_ROOT_PORT` | rank 0's port, instead of `MASTER_PORT` |
 //! | `HCOMM_RENDEZVOUS` | `tcp:HOST:PORT` or `file:PATH`, instead of both |
 //! | `HCOMM_REPORT` | file to which reports of failed operations are appended; read by `hcomm why` |
@@ -17,23 +17,25 @@
 //! torchrun keeps `MASTER_PORT` busy with a store of its own. Under it (`TORCHELASTIC_USE_AGENT_STORE` is `True`, or
 //! `TORCHELASTIC_RUN_ID` is set) rank 0 therefore listens on `MASTER_PORT + 1`, unless `HCOMM_ROOT_PORT` says
 //! otherwise.
+//!
+//! `RANK` and `WORLD_SIZE` together hold before what `launcher` reads, since they are set by hand, or by a launcher that was
+//! itself started by another. One of them alone must agree with it.
 
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 use super::beside::SharedMemory;
 use super::config::{JoinConfig, Rendezvous};
+use super::launcher::{self, Launched, Launcher};
 use super::token::Token;
+use super::variables::Env;
 use crate::error::InitError;
 use crate::rank::Rank;
 
+const RENDEZVOUS: &str = "HCOMM_RENDEZVOUS";
 const TOKEN: &str = "HCOMM_TOKEN";
 const SHARED_MEMORY: &str = "HCOMM_SHARED_MEMORY";
 
-/// What to do where nothing has said who this process is.
-const START: &str = "start it with `hcomm run -n N -- PROGRAM` or torchrun, or use Communicator::builder()";
-
-/// Every variable that is looked at, in the order in which an error shows them.
+/// Every variable that is looked at whatever the launcher, in the order in which an error shows them.
 const VARIABLES: [&str; 13] = [
     "RANK",
     "WORLD_SIZE",
@@ -41,7 +43,7 @@ const VARIABLES: [&str; 13] = [
     "MASTER_ADDR",
     "MASTER_PORT",
     "HCOMM_ROOT_PORT",
-    "HCOMM_RENDEZVOUS",
+    RENDEZVOUS,
     TOKEN,
     "HCOMM_INTERFACE",
     SHARED_MEMORY,
@@ -53,36 +55,40 @@ const VARIABLES: [&str; 13] = [
 /// Settings from this process's environment.
 pub(crate) fn from_env() -> Result<JoinConfig, InitError> {
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let env = Env { lookup: &lookup, ancestor: &launcher::ancestor };
     let is_mangled = |name: &&str| std::env::var_os(name).is_some_and(|value| value.to_str().is_none());
     // Read as not set, a token would be no token.
-    if let Some(name) = VARIABLES.into_iter().find(is_mangled) {
-        let seen = Env { lookup: &lookup }.show();
-        return Err(InitError::Environment { message: format!("{name} is no text: it is not UTF-8"), seen });
+    if let Some(name) = VARIABLES.into_iter().chain(launcher::VARIABLES).find(is_mangled) {
+        let message = format!("{name} is no text: it is not UTF-8");
+        return Err(InitError::Environment { message, seen: seen(&env) });
     }
-    from_lookup(&lookup)
+    from(&env)
 }
 
-/// Settings from an environment given as a function.
-pub(crate) fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<JoinConfig, InitError> {
-    let env = Env { lookup };
-    read(&env).map_err(|message| InitError::Environment { message, seen: env.show() })
+/// Settings from any environment.
+pub(super) fn from(env: &Env<'_>) -> Result<JoinConfig, InitError> {
+    read(env).map_err(|message| InitError::Environment { message, seen: seen(env) })
+}
+
+fn seen(env: &Env<'_>) -> String {
+    env.show(&VARIABLES, &launcher::VARIABLES, TOKEN)
 }
 
 fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
-    let launched = |name| env.optional::<u32>(name)?.ok_or_else(|| format!("{name} is not set: {START}"));
-    let (rank, world) = (launched("RANK")?, launched("WORLD_SIZE")?);
+    let launched = launched(env)?;
+    let Launched { launcher, rank, world, said, .. } = &launched;
     if rank >= world {
-        return Err(format!("RANK {rank} doesn't exist in a world of WORLD_SIZE {world}"));
+        return Err(format!("rank {rank} doesn't exist in a world of {world}: {said}"));
     }
-    let local_rank = env.optional::<u32>("LOCAL_RANK")?;
-    if local_rank.is_some_and(|local| local > rank) {
-        return Err("LOCAL_RANK is greater than RANK".into());
+    if let Some(local) = env.optional::<u32>("LOCAL_RANK")?.filter(|local| local > rank) {
+        return Err(format!("LOCAL_RANK={local} is greater than the rank of the world: {said}"));
     }
     let token = env.text(TOKEN).map(|text| Token::from_hex(&text)).transpose();
     let config = JoinConfig {
-        rank: Rank(rank),
-        world,
-        rendezvous: rendezvous(env, world)?,
+        rank: Rank(*rank),
+        world: *world,
+        launcher: *launcher,
+        rendezvous: rendezvous(env, &launched)?,
         token: token.map_err(|error| format!("{TOKEN}: {error}"))?,
         interface: env.text("HCOMM_INTERFACE"),
         port_range: env.text("HCOMM_PORT_RANGE").map(|text| port_range(&text)).transpose()?,
@@ -91,6 +97,55 @@ fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
     };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
+}
+
+/// Who this process is.
+fn launched(env: &Env<'_>) -> Result<Launched, String> {
+    let (rank, world) = (env.optional::<u32>("RANK")?, env.optional::<u32>("WORLD_SIZE")?);
+    if let (Some(rank), Some(world)) = (rank, world) {
+        return numbered(env, rank, world);
+    }
+    let said = match rank {
+        Some(rank) => format!("RANK={rank}"),
+        None => format!("WORLD_SIZE={}", world.unwrap_or_default()),
+    };
+    if let Some(launched) = launcher::detect(env)? {
+        let agrees = rank.is_none_or(|rank| rank == launched.rank)
+            && world.is_none_or(|world| world == launched.world);
+        return if agrees { Ok(launched) } else { Err(launched.contradicts(&said)) };
+    }
+    if rank.is_none()
+        && let Some(launched) = launcher::detect_number(env, world)?
+    {
+        return Ok(launched);
+    }
+    let missing = if rank.is_none() { "RANK" } else { "WORLD_SIZE" };
+    Err(format!("{missing} is not set: {}", Launcher::how_to_start(env)))
+}
+
+/// By `RANK` and `WORLD_SIZE`. Left over in the shell that calls another launcher, they would make all its processes one rank,
+/// or each a world of its own. But a process of it may also start a larger world; and torchrun any, as `hcomm run` may.
+fn numbered(env: &Env<'_>, rank: u32, world: u32) -> Result<Launched, String> {
+    let launcher = if is_torchrun(env) { Launcher::Torchrun } else { Launcher::Other };
+    let said = format!("RANK={rank}, WORLD_SIZE={world}");
+    let launched = Launched { launcher, rank, world, said, ..Launched::default() };
+    if launcher == Launcher::Other
+        && env.text(RENDEZVOUS).is_none()
+        && let Ok(Some(outer)) = launcher::detect(env)
+        && (world < outer.world || world == outer.world && rank != outer.rank)
+    {
+        return Err(format!(
+            "{} contradicts {}: unset RANK and WORLD_SIZE, or, if they are meant, set {RENDEZVOUS}",
+            launched.said, outer.said
+        ));
+    }
+    Ok(launched)
+}
+
+fn is_torchrun(env: &Env<'_>) -> bool {
+    let agent_store =
+        env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    agent_store || env.text("TORCHELASTIC_RUN_ID").is_some()
 }
 
 fn shared_memory(env: &Env<'_>) -> Result<SharedMemory, String> {
@@ -103,41 +158,44 @@ fn shared_memory(env: &Env<'_>) -> Result<SharedMemory, String> {
     }
 }
 
-fn rendezvous(env: &Env<'_>, world: u32) -> Result<Rendezvous, String> {
-    if let Some(text) = env.text("HCOMM_RENDEZVOUS") {
+fn rendezvous(env: &Env<'_>, launched: &Launched) -> Result<Rendezvous, String> {
+    if let Some(text) = env.text(RENDEZVOUS) {
         return match text.split_once(':') {
             Some(("file", path)) if !path.is_empty() => Ok(Rendezvous::File { path: path.into() }),
             Some(("tcp", address)) => Ok(Rendezvous::Root { address: address.into() }),
-            _ => Err("HCOMM_RENDEZVOUS is neither tcp:HOST:PORT nor file:PATH".into()),
+            _ => Err(format!("{RENDEZVOUS} is neither tcp:HOST:PORT nor file:PATH")),
         };
     }
-    let Some(host) = env.text("MASTER_ADDR") else {
-        return match world {
-            1 => Ok(Rendezvous::Root { address: String::new() }),
-            _ => Err(format!("MASTER_ADDR is not set: {START}")),
-        };
+    let master = env.text("MASTER_ADDR");
+    if master.is_none() && launched.world == 1 {
+        return Ok(Rendezvous::Root { address: String::new() });
+    }
+    let given = root_port(env, launched.launcher)?;
+    if let (None, None, Some(path)) = (&master, given, &launched.file) {
+        return Ok(Rendezvous::File { path: path.clone() });
+    }
+    let Some(host) = master.or_else(|| launched.host.clone()) else {
+        return Err(launched.launcher.how_to_meet(env, launched.rank));
     };
-    let port = root_port(env)?;
+    let port =
+        given.or(launched.port).ok_or("MASTER_PORT is not set: set it to the port where rank 0 listens")?;
     let bare_v6 = host.contains(':') && !host.starts_with('[');
     Ok(Rendezvous::Root {
         address: if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") },
     })
 }
 
-fn root_port(env: &Env<'_>) -> Result<u16, String> {
+fn root_port(env: &Env<'_>, launcher: Launcher) -> Result<Option<u16>, String> {
     if let Some(port) = env.optional::<u16>("HCOMM_ROOT_PORT")? {
-        return Ok(port);
+        return Ok(Some(port));
     }
-    let port = env.optional::<u16>("MASTER_PORT")?;
-    let port = port.ok_or("MASTER_PORT is not set: set it to the port where rank 0 listens")?;
-    let agent_store =
-        env.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    if agent_store || env.text("TORCHELASTIC_RUN_ID").is_some() {
-        return port.checked_add(1).ok_or_else(|| {
-            "torchrun keeps MASTER_PORT 65535 busy and there is no port after it: set HCOMM_ROOT_PORT".into()
-        });
+    let Some(port) = env.optional::<u16>("MASTER_PORT")? else { return Ok(None) };
+    if launcher != Launcher::Torchrun {
+        return Ok(Some(port));
     }
-    Ok(port)
+    port.checked_add(1).map(Some).ok_or_else(|| {
+        "torchrun keeps MASTER_PORT 65535 busy and there is no port after it: set HCOMM_ROOT_PORT".into()
+    })
 }
 
 fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -145,38 +203,6 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let parse = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
     Ok(parse(first)?..=parse(last)?)
-}
-
-struct Env<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl Env<'_> {
-    /// A variable that is set to nothing counts as not set.
-    fn text(&self, name: &str) -> Option<String> {
-        (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
-    }
-
-    fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>, String> {
-        let Some(text) = self.text(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("{name} is not a number in range"))
-    }
-
-    fn show(&self) -> String {
-        let (mut set, mut unset) = (Vec::new(), Vec::new());
-        for name in VARIABLES {
-            match (self.lookup)(name) {
-                None => unset.push(name),
-                Some(_) if name == TOKEN => set.push(format!("{name} (set, not shown)")),
-                Some(value) => set.push(format!("{name}={value:?}")),
-            }
-        }
-        match (set.join(", "), unset.join(", ")) {
-            (set, unset) if set.is_empty() => format!("none of {unset}"),
-            (set, unset) if unset.is_empty() => set,
-            (set, unset) => format!("{set}; not set: {unset}"),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -212,11 +238,12 @@ mod tests {
         #[test]
         fn any_environment_is_read_or_refused(
             values in proptest::collection::vec(proptest::option::of(prop_oneof![
-                "[0-9]{1,12}", "[0-9]{1,6}-[0-9]{1,6}", "(tcp|file):.{0,20}", "[0-9a-fé]{64}", any::<String>(),
-            ]), VARIABLES.len()),
+                "[0-9]{1,12}", "[0-4]", "[0-9]{1,6}-[0-9]{1,6}", "[a-z0-9,\\[\\]-]{0,9}", "(tcp|file):.{0,20}", "[0-9a-fé]{64}", any::<String>(),
+            ]), VARIABLES.len() + launcher::VARIABLES.len()),
         ) {
-            let lookup = |name: &str| values[VARIABLES.iter().position(|of| *of == name)?].clone();
-            match from_lookup(&lookup) {
+            let names: Vec<&str> = VARIABLES.into_iter().chain(launcher::VARIABLES).collect();
+            let lookup = |name: &str| values[names.iter().position(|of| *of == name)?].clone();
+            match from(&Env { lookup: &lookup, ancestor: &|_| None }) {
                 Ok(config) => prop_assert!(config.rank.0 < config.world),
                 Err(error) => {
                     let text = error.to_string();
@@ -229,9 +256,8 @@ mod tests {
     }
 
     fn with(variables: &[(&str, &str)]) -> Result<JoinConfig, InitError> {
-        from_lookup(&|name| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        })
+        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        from(&Env { lookup: &|name| value(name).map(Into::into), ancestor: &|_| None })
     }
 
     fn address(config: &JoinConfig) -> String {

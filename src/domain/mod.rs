@@ -3,7 +3,8 @@
 //! | File | What |
 //! |---|---|
 //! | `setup` | the entry: runs all of this on a thread of its own |
-//! | `config`, `env` | settings, and how launchers give them |
+//! | `config`, `env` | settings, and how they come from the environment |
+//! | `variables`, `launcher`, `nodelist` | an environment; what each launcher sets in it; Slurm's lists of nodes |
 //! | `token`, `frame`, `handshake` | the secret, the frozen frames, and the proof in both directions |
 //! | `message` | bounded control messages, after the proof |
 //! | `meeting`, `publish`, `reach` | where ranks meet: address or file; how the others find it |
@@ -24,12 +25,14 @@ mod gate;
 mod handshake;
 mod identity;
 mod interface;
+mod launcher;
 mod limits;
 mod listen;
 mod meeting;
 mod member;
 mod mesh;
 mod message;
+mod nodelist;
 mod processors;
 mod publish;
 mod reach;
@@ -37,6 +40,7 @@ mod root;
 mod roster;
 mod setup;
 mod token;
+mod variables;
 mod wait;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod beside;
 mod ends;
 mod faults;
+mod launchers;
 mod meet;
 mod networks;
 mod strangers;
