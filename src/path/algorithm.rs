@@ -42,7 +42,7 @@ pub enum Algorithm {
     /// all_reduce: 2α⌊log₂ n⌋ + (2β + γ)m(N−1)/N with N = 2^⌊log₂ n⌋, and 2α + 2βm + γm if n ≠ N.
     HalvingDoubling,
     /// Blocks round a ring, to the next rank only: for very large vectors. Where a sum begins depends on the block, so it is
-    /// taken by request, or where [`Order::Any`] allows it.
+    /// taken by request, or where [`Order::Any`](crate::path::Order::Any) allows it.
     ///
     /// all_reduce: 2α(n−1) + 2βm(n−1)/n + γm(n−1)/n.
     Ring,

@@ -1,6 +1,8 @@
 //! Collectives with options, or under a key, on a thread that waits.
 
 use super::{lent, lent_into, run};
+#[cfg(doc)]
+use crate::communicator::Communicator;
 use crate::communicator::{Keyed, PreparedAllReduce, View};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;

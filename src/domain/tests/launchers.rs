@@ -61,7 +61,7 @@ fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
     let all = variables.join(" ");
     let value = |name: &str| {
         let values = all.split_whitespace().filter_map(|word| word.split_once('='));
-        values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).last()
+        values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next_back()
     };
     let ancestor = |name: &str| (name == "hydra_pmi_proxy").then_some(6493);
     from(&Env { lookup: &value, ancestor: &ancestor })
