@@ -53,6 +53,8 @@ pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use collectives::View;
 pub use keyed::Keyed;
+#[cfg(feature = "testing")]
+pub(crate) use local::run;
 pub use operation::Operation;
 pub use prepared::PreparedAllReduce;
 pub use rebuild::{Rebuild, State};
