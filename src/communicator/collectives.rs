@@ -283,6 +283,20 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
+        self.compared(Ok(0), operation, collective, op, buffer)
+    }
+
+    /// The same, where ranks compare a word beside the call; or of which it is known that it is wrong: it takes its number, and is
+    /// refused.
+    #[inline]
+    pub(super) fn compared<B: Lend>(
+        self,
+        word: Result<u64, Error>,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        buffer: B,
+    ) -> Operation<B> {
         let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
@@ -290,8 +304,11 @@ impl<'a> View<'a> {
         let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
         let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
         let dtype = B::Element::DTYPE;
-        let (desc, program) = communicator.describe(operation, collective, op, lengths, dtype, &way);
-        let work = program.map(Work::Collective);
+        let (mut desc, program) = communicator.describe(operation, collective, op, lengths, dtype, &way);
+        let work = word.and_then(|word| {
+            desc.fingerprint ^= word;
+            program.map(Work::Collective)
+        });
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
 

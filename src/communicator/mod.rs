@@ -4,7 +4,7 @@
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `collectives`: options for a call, and its plan
 //! - `point`: send and recv by (peer, tag)
 //! - `prepared`: a collective agreed once and run often
-//! - `split`: communicators made from communicators
+//! - `split`: communicators made from communicators, `create`: from groups
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `keyed`: streams of calls beside a communicator's own
 //! - `links`: what is known about the links to other ranks
@@ -22,6 +22,7 @@ mod builder;
 mod calls;
 mod close;
 mod collectives;
+mod create;
 mod into;
 mod keyed;
 mod links;
