@@ -295,7 +295,7 @@ fn elsewhere(operation: &str) -> &'static str {
     // A message's call is told with its arguments.
     match operation.split('(').next().unwrap_or(operation) {
         // Between two ranks, or of no use if it did not end here.
-        "send" | "recv" | "split" | "dup" | "close" | "rebuild" => "",
+        "send" | "recv" | "split" | "dup" | "create" | "close" | "rebuild" => "",
         "barrier" => "; other ranks may have passed it",
         _ => "; other ranks may have its result",
     }

@@ -99,6 +99,7 @@ mod error;
 #[cfg(test)]
 #[path = "../tests/common/events.rs"]
 mod events;
+mod group;
 mod kernel;
 #[doc = include_str!("../docs/launchers.md")]
 pub mod launchers {}
@@ -120,6 +121,7 @@ pub use element::{DType, Element, ReduceOp, UnknownName};
 pub use error::{
     CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,
 };
+pub use group::Group;
 pub use rank::{Rank, Seq, Tag};
 /// Its types are element types and buffers here; `half::f16` of another version is another type.
 pub use {bytes, half};

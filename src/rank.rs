@@ -26,6 +26,12 @@ impl TryFrom<usize> for Rank {
     }
 }
 
+impl From<&Rank> for Rank {
+    fn from(rank: &Rank) -> Self {
+        *rank
+    }
+}
+
 impl From<Rank> for u32 {
     fn from(rank: Rank) -> Self {
         rank.0

@@ -40,6 +40,8 @@ const LEVELS: &[(&str, u32)] = &[
 const SIBLINGS: &[(&str, &str, &str)] = &[
     ("error", "element", "errors name element types and reductions"),
     ("error", "rank", "errors name ranks, numbers and tags"),
+    ("group", "error", "groups of different worlds do not mix"),
+    ("group", "rank", "who is in a group has a rank there"),
     (
         "buffer",
         "kernel",

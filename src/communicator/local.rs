@@ -64,7 +64,7 @@ impl Communicator {
         check_local_limits(n as u32)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let policy = SpinPolicy::choose(n, processors);
-        let run = run();
+        let run: Arc<str> = run().into();
         let hub = Hub::new(n);
         let plans = Arc::new(Mutex::new(PlanCache::new()));
         (0..n)
@@ -85,7 +85,7 @@ impl Communicator {
 }
 
 /// Different for every world of ranks in one process.
-fn run() -> String {
+pub(crate) fn run() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("{}-{}-{}", std::process::id(), since.as_millis(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -4,7 +4,7 @@
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
-//! - `split`: communicators made from communicators
+//! - `split`: communicators made from communicators, `create`: from groups
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `keyed`: streams of calls beside a communicator's own
 //! - `links`: what is known about the links to other ranks
@@ -22,6 +22,7 @@ mod builder;
 mod calls;
 mod close;
 mod collectives;
+mod create;
 mod incoming;
 mod into;
 mod keyed;
@@ -56,6 +57,8 @@ pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use incoming::Incoming;
 pub use keyed::Keyed;
+#[cfg(feature = "testing")]
+pub(crate) use local::run;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
 pub use operation::Operation;
 pub use point::SendRecv;

@@ -42,7 +42,7 @@ impl Communicator {
     /// assert_eq!(sums, [2, 4, 2, 4]);
     /// ```
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Split {
-        Split { gathering: self.gather_calls("split", color, key) }
+        self.split_alike("split", color, key, Ok(0))
     }
 
     /// A communicator of the same ranks with an order of calls of its own. All ranks call it, as they call a collective.
@@ -55,21 +55,38 @@ impl Communicator {
     ///
     /// As [`split`](Self::split).
     pub fn dup(&mut self) -> Dup {
-        Dup { gathering: self.gather_calls("dup", Some(DUP), 0) }
+        Dup { gathering: self.gather_calls("dup", Some(DUP), 0, Ok(0)) }
     }
 
-    fn gather_calls(&mut self, operation: &'static str, color: Option<u32>, key: i64) -> Gathering {
+    pub(super) fn split_alike(
+        &mut self,
+        operation: &'static str,
+        color: Option<u32>,
+        key: i64,
+        word: Result<u64, Error>,
+    ) -> Split {
+        Split { gathering: self.gather_calls(operation, color, key, word) }
+    }
+
+    /// `word`: what else ranks compare, or why this rank's call is refused.
+    fn gather_calls(
+        &mut self,
+        operation: &'static str,
+        color: Option<u32>,
+        key: i64,
+        word: Result<u64, Error>,
+    ) -> Gathering {
         let number = self.next;
         let mut calls = vec![[0i64; 3]; self.size()].concat();
         let own = self.rank * 3;
         calls[own..own + 3].copy_from_slice(&[i64::from(color.is_some()), color.unwrap_or(0).into(), key]);
         let parent = Parent::of(self);
-        let calls = self.plain().collective(operation, Collective::AllGather, None, calls);
+        let calls = self.plain().compared(word, operation, Collective::AllGather, None, calls);
         Gathering { calls: Some(calls), parent, number, color }
     }
 }
 
-/// The future of [`Communicator::split`]. Once it has ended, polling it again panics.
+/// The future of [`Communicator::split`] and [`Communicator::create`]. Once it has ended, polling it again panics.
 #[derive(Debug)]
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Split {

@@ -206,7 +206,7 @@ impl<'a> View<'a> {
 
     /// See [`Communicator::all_gather_v`].
     pub fn all_gather_v<B: LendMut>(self, buffer: B, counts: &[usize]) -> Operation<B> {
-        self.collective_of("all_gather_v", Collective::AllGather, None, Some(counts), buffer)
+        self.collective_of(("all_gather_v", Ok(0)), Collective::AllGather, None, Some(counts), buffer)
     }
 
     /// See [`Communicator::all_gather_v_into`].
@@ -216,12 +216,18 @@ impl<'a> View<'a> {
         O: LendMut<Element = I::Element>,
     {
         let buffers = Pair::new(input, output);
-        self.collective_of("all_gather_v_into", Collective::AllGather, None, Some(counts), buffers)
+        self.collective_of(("all_gather_v_into", Ok(0)), Collective::AllGather, None, Some(counts), buffers)
     }
 
     /// See [`Communicator::reduce_scatter_v`].
     pub fn reduce_scatter_v<B: LendMut>(self, buffer: B, counts: &[usize], op: ReduceOp) -> Operation<B> {
-        self.collective_of("reduce_scatter_v", Collective::ReduceScatter, Some(op), Some(counts), buffer)
+        self.collective_of(
+            ("reduce_scatter_v", Ok(0)),
+            Collective::ReduceScatter,
+            Some(op),
+            Some(counts),
+            buffer,
+        )
     }
 
     /// See [`Communicator::reduce_scatter_v_into`].
@@ -238,7 +244,7 @@ impl<'a> View<'a> {
     {
         let buffers = Pair::new(input, output);
         self.collective_of(
-            "reduce_scatter_v_into",
+            ("reduce_scatter_v_into", Ok(0)),
             Collective::ReduceScatter,
             Some(op),
             Some(counts),
@@ -253,13 +259,26 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        self.collective_of(operation, collective, op, None, buffer)
+        self.collective_of((operation, Ok(0)), collective, op, None, buffer)
+    }
+
+    /// The same, where ranks compare a word beside the call; or of which it is known that it is wrong: it takes its number, and is
+    /// refused.
+    pub(super) fn compared<B: Lend>(
+        self,
+        word: Result<u64, Error>,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        buffer: B,
+    ) -> Operation<B> {
+        self.collective_of((operation, word), collective, op, None, buffer)
     }
 
     /// `counts`: the length of each part, where they are not equal.
     fn collective_of<B: Lend>(
         self,
-        operation: &'static str,
+        (operation, word): (&'static str, Result<u64, Error>),
         collective: Collective,
         op: Option<ReduceOp>,
         counts: Option<&[usize]>,
@@ -272,12 +291,15 @@ impl<'a> View<'a> {
         let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
         let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
         let dtype = B::Element::DTYPE;
-        let (desc, program) =
+        let (mut desc, program) =
             communicator.describe(operation, collective, op, (lengths, counts), dtype, &way);
         if let (Some(counts), Ok(_)) = (counts, &program) {
             lent.0 = lent.0.with_cuts(cuts(counts));
         }
-        let work = program.map(Work::Collective);
+        let work = word.and_then(|word| {
+            desc.fingerprint ^= word;
+            program.map(Work::Collective)
+        });
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
 

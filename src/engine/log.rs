@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +21,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 pub(super) struct Log {
     file: OnceLock<(PathBuf, File)>,
     /// Equal on all ranks of the world.
-    run: OnceLock<String>,
+    run: OnceLock<Arc<str>>,
     /// Whoever should read it does not: not waited for again, until he does.
     stuck: AtomicBool,
 }
@@ -45,14 +45,18 @@ impl Log {
         }
     }
 
-    pub(super) fn name_run(&self, run: String) {
+    pub(super) fn name_run(&self, run: Arc<str>) {
         let _ = self.run.set(run);
+    }
+
+    pub(super) fn run(&self) -> Arc<str> {
+        self.run.get().cloned().unwrap_or_default()
     }
 
     /// Appends one line, in one write, so that ranks of one host may share the file.
     pub(super) fn write(&self, mut report: Report) {
         let Some((path, file)) = self.file.get() else { return };
-        report.run = self.run.get().cloned().unwrap_or_default();
+        report.run = self.run().to_string();
         report.pid = std::process::id();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         report.unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);

@@ -244,9 +244,13 @@ impl Engine {
         self.shared.log.write_to(path)
     }
 
-    /// What reports call the world, on all its ranks.
-    pub(crate) fn name_run(&self, run: String) {
-        self.shared.log.name_run(run);
+    /// What tells the world from others, on all its ranks: reports call it so.
+    pub(crate) fn name_run(&self, run: impl Into<Arc<str>>) {
+        self.shared.log.name_run(run.into());
+    }
+
+    pub(crate) fn run(&self) -> Arc<str> {
+        self.shared.log.run()
     }
 
     /// Gives a call its own limit, from its beginning on.

@@ -23,7 +23,7 @@ pub struct CallInfo {
     pub tag: Option<Tag>,
     /// Algorithm of the plan.
     pub algorithm: String,
-    /// The plan's fingerprint, with that of a key: it tells plans apart that have one name. Shown where nothing else differs.
+    /// The plan's fingerprint, with that of a key or a group: it tells plans apart that have one name. Shown where nothing else differs.
     pub plan: u64,
 }
 
@@ -32,6 +32,9 @@ impl fmt::Display for CallInfo {
         if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild") {
             // What they are made of is nobody's call.
             return f.write_str(&self.operation);
+        }
+        if self.operation == "create" {
+            return write!(f, "create(group {:016x})", self.plan);
         }
         write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
         if let Some(op) = self.op {
@@ -115,6 +118,13 @@ mod tests {
             told,
             "rank 7 calls all_reduce(999 × f32, sum, ring); ranks 9, 10 call barrier; \
              ranks 0–6, 8, 11 call all_reduce(1000 × f32, sum, ring)"
+        );
+        let create = |plan| CallInfo { operation: "create".into(), plan, ..call(9) };
+        let groups: Vec<_> =
+            [0xa, 0xb].map(create).into_iter().zip(0..).map(|(call, rank)| (Rank(rank), call)).collect();
+        assert_eq!(
+            list_calls(&groups),
+            "rank 0 calls create(group 000000000000000a); rank 1 calls create(group 000000000000000b)"
         );
         calls.truncate(3);
         calls[1].1.plan = 0xabc;

@@ -45,7 +45,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, run};
 use crate::engine::Engine;
 use crate::engine::simulated::Attendant;
 use crate::link::sim::{Fabric, Weather};
@@ -198,10 +198,12 @@ impl World {
 
     fn communicators(&self, attendant: &Arc<Attendant>) -> Vec<Communicator> {
         let members: Arc<[u32]> = (0..self.ranks as u32).collect();
+        let run: Arc<str> = run().into();
         (0..self.ranks)
             .map(|rank| {
                 let engine =
                     Engine::simulated(rank, self.ranks, attendant).expect("descriptors for a poll set");
+                engine.name_run(run.clone());
                 Communicator::simulated(engine, members.clone(), rank, plans())
             })
             .collect()

@@ -18,6 +18,7 @@ mod deadline;
 mod dropped;
 mod ends;
 mod foreign;
+mod groups;
 mod keyed;
 mod memory;
 mod messages;

@@ -35,6 +35,7 @@ use super::{Communicator, Operation, PreparedAllReduce};
 use crate::buffer::lend::{Blocked, BlockedInput, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
+use crate::group::Group;
 use crate::rank::{Rank, Tag};
 
 /// Ends the process where it is dropped: a panic must not unwind past memory that other ranks may be in.
@@ -455,6 +456,15 @@ pub fn split(
     key: i64,
 ) -> Result<Option<Communicator>, Error> {
     communicator.split(color, key).wait()
+}
+
+/// See [`Communicator::create`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn create(communicator: &mut Communicator, group: &Group) -> Result<Option<Communicator>, Error> {
+    communicator.create(group).wait()
 }
 
 /// See [`Communicator::dup`].
