@@ -305,6 +305,35 @@ fn who_leaves_after_a_contradiction_has_told_all() {
     });
 }
 
+/// Ranks give groups that differ: none gets a communicator, all are told, in whatever order they come; and all go on.
+#[test]
+fn groups_that_differ_are_told() {
+    schedules(0..60, |seed| {
+        let mut random = Random(seed);
+        let n = random.one_of(&SIZES);
+        let odd = random.below(n);
+        let results = world(seed, n, &mut random).run(|mut comm, _| async move {
+            comm.set_deadline(Duration::from_secs(60));
+            let (all, me) = (comm.group(), comm.rank().index());
+            let other = all.include((0..n as u32).rev()).unwrap();
+            let error = comm.create(if me == odd { &other } else { &all }).await.err();
+            let mut made = comm.create(&other).await.unwrap().unwrap();
+            let mine = vec![u32::from(me == 0) * made.rank().0];
+            (error, made.all_reduce(mine, ReduceOp::Sum).await.unwrap()[0], all)
+        });
+        let results: Vec<_> = results.into_iter().map(Option::unwrap).collect();
+        for (rank, (error, first, all)) in results.iter().enumerate() {
+            let says = format!("seed {seed}: rank {rank} of {n}, odd {odd}: {error:?}");
+            assert!(matches!(error, Some(Error::Mismatch { .. })), "{says}");
+            assert_eq!(*first as usize, n - 1, "{says}");
+            assert_eq!(*all, results[0].2, "{says}");
+        }
+        // Worlds are told apart, simulated ones as well.
+        let elsewhere = World::new(n).run(|comm, _| async move { comm.group() });
+        assert!(elsewhere.into_iter().all(|group| group.unwrap() != results[0].2), "seed {seed}");
+    });
+}
+
 fn collective(random: &mut Random, n: usize) -> Call {
     loop {
         let call = call(random, n);

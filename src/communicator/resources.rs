@@ -48,6 +48,15 @@ pub struct Resources {
     pub operations: usize,
     /// Collectives called that wait to begin: for room, or since very many are in flight.
     pub delayed: usize,
+    /// Communicators that are open: this one and those that were split, duplicated, created or rebuilt. They share links, memory
+    /// and threads; one more costs its part of `records`, and one plan per kind of call. One that was dropped counts until its
+    /// operations have ended.
+    pub communicators: usize,
+    /// [Keys](super::Communicator::keyed) that were asked for, of all communicators: they cost what a communicator does.
+    pub keys: usize,
+    /// Records of communicators and keys: what each has for its ranks, and the calls that it remembers to tell who disagrees. They are
+    /// beside the limit.
+    pub records: usize,
 }
 
 impl Communicator {
@@ -81,6 +90,9 @@ impl Communicator {
             threads: 1,
             operations: usage.operations,
             delayed: usage.delayed,
+            communicators: usage.communicators,
+            keys: usage.keys,
+            records: usage.records,
         }
     }
 }

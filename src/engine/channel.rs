@@ -267,6 +267,22 @@ impl Channel {
         stash + self.board.kept_bytes()
     }
 
+    /// Bytes of its records: what it has for each rank, and the calls that it remembers. What is kept for calls to come is
+    /// counted by itself.
+    pub(crate) fn record_bytes(&self) -> usize {
+        let of_ranks = allocated(&self.stashed)
+            + allocated(&self.leaving)
+            + allocated(&self.closed)
+            + allocated(&self.panicked)
+            + allocated(&self.closes)
+            + allocated(&self.parting)
+            + allocated(&self.statuses)
+            + allocated(&self.matching);
+        let names = size_of_val(&*self.members) + size_of_val(&*self.lineage) + self.name.len();
+        let inflight = self.inflight.capacity() * size_of::<(u64, RunKey)>();
+        size_of::<Channel>() + names + of_ranks + inflight + self.history.bytes()
+    }
+
     /// All frames kept for numbers that will not be called any more.
     pub(crate) fn take_kept(&mut self) -> impl Iterator<Item = Stashed> + use<> {
         self.stashed.fill(0);
@@ -334,6 +350,11 @@ impl Channel {
         calls.sort_by_key(|(rank, _)| *rank);
         Error::Mismatch { operation: operation.into(), seq: Seq(seq), communicator: self.name.clone(), calls }
     }
+}
+
+/// Bytes that a list has for itself.
+fn allocated<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
 }
 
 /// Equal on all members, different for every split (number of the call and color) and every epoch (number and members):

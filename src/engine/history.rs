@@ -100,6 +100,13 @@ impl History {
         self.recalled.back_mut()
     }
 
+    /// Bytes of what is remembered.
+    pub(super) fn bytes(&self) -> usize {
+        let calls = (self.recent.capacity() + self.recalled.capacity()) * size_of::<Past>();
+        let kinds = self.kinds.capacity() * size_of::<(u64, (CallDesc, usize))>();
+        calls + self.far.capacity() * size_of::<(u64, u64)>() + kinds
+    }
+
     /// The last calls, the newest first.
     pub(super) fn last(&self, count: usize) -> impl Iterator<Item = (u64, CallInfo)> {
         self.recent.iter().rev().take(count).map(|past| (past.seq, past.desc.info()))

@@ -74,6 +74,10 @@ pub(crate) struct Usage {
     pub lanes: usize,
     pub operations: usize,
     pub delayed: usize,
+    pub communicators: usize,
+    pub keys: usize,
+    /// Bytes of the records of both.
+    pub records: usize,
 }
 
 /// Frames that operations in flight may leave with one peer at most, before he has called any of them: half of what he
@@ -209,6 +213,7 @@ impl State {
 
     pub(crate) fn usage(&self) -> Usage {
         let kept: usize = self.channels.iter().flatten().map(|channel| channel.kept_bytes()).sum();
+        let keys = self.channels.iter().flatten().filter(|channel| channel.family.is_some()).count();
         Usage {
             working: self.room.used.bytes,
             kept: kept + self.orphan_bytes(),
@@ -218,6 +223,9 @@ impl State {
             lanes: self.io.lane_bytes(),
             operations: self.live,
             delayed: self.room.delayed,
+            communicators: self.channels.iter().flatten().count() - keys,
+            keys,
+            records: self.channels.iter().flatten().map(|channel| channel.record_bytes()).sum(),
         }
     }
 }

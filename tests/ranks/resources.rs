@@ -252,6 +252,37 @@ fn copies_of_slices_and_descriptors_are_shown() {
 }
 
 #[test]
+fn communicators_and_keys_are_counted() {
+    for link in LINKS {
+        world(link, 2, move |mut comm| {
+            let counted = |comm: &Communicator| {
+                let used = comm.resources();
+                (used.communicators, used.keys)
+            };
+            assert_eq!(counted(&comm), (1, 0), "{link:?}");
+            let first = comm.resources().records;
+            let alone = comm.split(Some(comm.rank().0), 0).wait().unwrap().unwrap();
+            let mut twin = comm.dup().wait().unwrap();
+            assert_eq!((counted(&comm), counted(&alone)), ((3, 0), (3, 0)), "{link:?}");
+            let records = comm.resources().records;
+            assert!(records > first, "{link:?}: {records} bytes of three, {first} of one");
+            (0..100).for_each(|_| assert_usable(&mut twin));
+            let grown = comm.resources().records;
+            assert!(grown > records, "{link:?}: {grown} bytes with what was called");
+            // A key that is given back is known.
+            (0..2).for_each(|_| drop(twin.keyed("a").unwrap()));
+            drop(comm.keyed("b").unwrap());
+            assert_eq!(counted(&comm), (3, 2), "{link:?}");
+            drop(alone);
+            twin.close().wait().unwrap();
+            assert_eq!(counted(&comm), (1, 1), "{link:?}");
+            assert!(comm.resources().records < records, "{link:?}");
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
 fn a_limit_that_differs_or_is_too_small_is_told() {
     for joined in limited(&[8 << 20, 9 << 20]) {
         let error = joined.expect_err("limits differ").to_string();
