@@ -16,8 +16,14 @@ use crate::element::Element;
 pub(crate) struct Parts {
     raw: Raw,
     owner: Owner,
+    /// What few operations have.
+    more: Option<Box<More>>,
+}
+
+#[derive(Debug, Default)]
+struct More {
     /// What is only read, where an operation works from one buffer to another.
-    input: Option<Box<Parts>>,
+    input: Option<Parts>,
     /// Where each part of the vector begins, and where the last one ends, in elements; none where all are equal.
     cuts: Option<Arc<[usize]>>,
 }
@@ -42,35 +48,36 @@ enum Owner {
 unsafe impl Send for Parts {}
 
 impl Parts {
-    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None, input: None, cuts: None };
+    pub(crate) const NONE: Parts = Parts { raw: Raw::EMPTY, owner: Owner::None, more: None };
 
     const fn new(raw: Raw, owner: Owner) -> Parts {
-        Parts { raw, owner, input: None, cuts: None }
+        Parts { raw, owner, more: None }
     }
 
     /// The same with a buffer that is read from.
     pub(crate) fn with_input(mut self, input: Parts) -> Parts {
-        self.input = Some(Box::new(input));
+        self.more.get_or_insert_default().input = Some(input);
         self
     }
 
     /// The same of a vector that is cut there.
     pub(crate) fn with_cuts(mut self, cuts: Arc<[usize]>) -> Parts {
-        self.cuts = Some(cuts);
+        self.more.get_or_insert_default().cuts = Some(cuts);
         self
     }
 
     pub(crate) fn cuts(&self) -> Option<&Arc<[usize]>> {
-        self.cuts.as_ref()
+        self.more.as_ref()?.cuts.as_ref()
     }
 
     /// The buffer that is read from, if it is another one.
     pub(crate) fn input(&self) -> Option<&Parts> {
-        self.input.as_deref()
+        self.more.as_ref()?.input.as_ref()
     }
 
     pub(crate) fn take_input(&mut self) -> Parts {
-        self.input.take().map_or(Parts::NONE, |input| *input)
+        let input = self.more.as_mut().and_then(|more| more.input.take());
+        input.unwrap_or(Parts::NONE)
     }
 
     /// Whether its owner waits for it and will use it as soon as he is told that the operation is over.
@@ -102,9 +109,8 @@ impl Parts {
 
     /// Gives the `Vec` back that [`from_vec`](Self::from_vec) took; same `T`.
     pub(crate) fn into_vec<T: Element>(self) -> Vec<T> {
-        debug_assert!(self.input.is_none(), "its input was not taken");
         let mut this = ManuallyDrop::new(self);
-        this.cuts = None;
+        this.more = None;
         match &this.owner {
             Owner::Vec { capacity, .. } => {
                 let len = this.raw.len() / size_of::<T>();

@@ -215,7 +215,9 @@ impl Communicator {
             algorithm: "",
             fingerprint: 0,
         };
-        (from.map(|from| Wish { from, tag: of.map(|tag| tag.0) }), desc)
+        let wish =
+            |from: Option<usize>| Wish { from: from.map(|from| from as u32), tag: of.map(|tag| tag.0) };
+        (from.map(wish), desc)
     }
 }
 
@@ -415,7 +417,7 @@ impl Message<'_> {
         let Status { source, tag, .. } = self.status;
         let (wish, desc) = self.communicator.wish("recv_from", Source::Of(source), Tags::Of(tag));
         let claim = self.claim.take().unwrap_or_default();
-        let work = wish.map(|wish| Work::Recv { wish, take: Take::Claimed(claim) });
+        let work = wish.map(|_| Work::Claimed { claim, from: source.0 });
         self.communicator.receive(desc, work, buffer)
     }
 }

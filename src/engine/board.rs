@@ -14,22 +14,27 @@ use crate::link::RunKey;
 /// From whom, and with which tag, a message is asked for; none where that is all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wish {
-    pub from: Option<usize>,
+    pub from: Option<u32>,
     pub tag: Option<u32>,
 }
 
 impl Wish {
     pub(crate) const fn exact(from: usize, tag: u32) -> Self {
-        Wish { from: Some(from), tag: Some(tag) }
+        Wish { from: Some(from as u32), tag: Some(tag) }
     }
 
     pub(crate) const fn of_rank(from: usize) -> Self {
-        Wish { from: Some(from), tag: None }
+        Wish { from: Some(from as u32), tag: None }
+    }
+
+    /// From whom, as an index.
+    pub(crate) fn from(self) -> Option<usize> {
+        self.from.map(|from| from as usize)
     }
 
     /// All that a message answers.
     const fn answered(from: usize, tag: u32) -> [Wish; 4] {
-        let (from, tag) = (Some(from), Some(tag));
+        let (from, tag) = (Some(from as u32), Some(tag));
         [
             Wish { from, tag },
             Wish { from, tag: None },
@@ -39,7 +44,7 @@ impl Wish {
     }
 
     pub(crate) fn is_answered(self, from: usize, tag: u32) -> bool {
-        self.from.is_none_or(|of| of == from) && self.tag.is_none_or(|of| of == tag)
+        self.from().is_none_or(|of| of == from) && self.tag.is_none_or(|of| of == tag)
     }
 
     const fn is_exact(self) -> bool {
@@ -116,8 +121,8 @@ impl Board {
 
     /// All receives that no message has come for, with whom they wait for.
     pub(crate) fn posted(&self) -> impl Iterator<Item = (RunKey, Option<usize>)> {
-        let watchers = self.watchers.iter().map(|watcher| (watcher.key, watcher.wish.from));
-        self.posted.iter().map(|posted| (posted.key, posted.wish.from)).chain(watchers)
+        let watchers = self.watchers.iter().map(|watcher| (watcher.key, watcher.wish.from()));
+        self.posted.iter().map(|posted| (posted.key, posted.wish.from())).chain(watchers)
     }
 
     // --- messages

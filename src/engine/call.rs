@@ -136,6 +136,11 @@ pub(crate) enum Work {
         wish: Wish,
         take: Take,
     },
+    /// The message that was claimed under this number, of this rank.
+    Claimed {
+        claim: u64,
+        from: u32,
+    },
     /// Agree with the ranks that are left on who they are.
     Rebuild,
     /// It is known to be wrong: it takes its number, fails, and the others are told.
@@ -155,8 +160,6 @@ pub(crate) enum Take {
     Look,
     /// It is kept for whoever asks for it by the number that it gets.
     Claim,
-    /// It was claimed under this number, and is received as by `UpTo`.
-    Claimed(u64),
 }
 
 /// The message that a receive got, or that was looked at.

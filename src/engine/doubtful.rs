@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::call::{Op, Outcome, Request, Take, Work};
+use super::call::{Op, Outcome, Request, Work};
 use super::peer::Standing;
 use super::point::OFFERS_MAX;
 use super::state::{Ended, State};
@@ -116,17 +116,16 @@ impl State {
             Work::Collective(_) => closed(rank).is_some_and(|called| called <= request.seq),
             // One who only closes may have begun to receive it before.
             Work::Send { to } => to == *rank && closed(rank).is_some(),
-            Work::Recv { wish, take } => {
+            Work::Recv { wish, .. } => {
                 let is_silent = |rank: &usize| channel.leaving[*rank] || closed(rank).is_some();
                 let others = || (0..channel.members.len()).filter(|other| *other != channel.rank);
-                let is_alone = || match wish.from {
+                let is_alone = || match wish.from() {
                     Some(from) => from == *rank && is_silent(rank),
                     None => *rank != channel.rank && others().all(|other| is_silent(&other)),
                 };
-                let is_here = matches!(take, Take::Claimed(_)) || channel.board.first_held(wish).is_some();
-                !is_here && is_alone()
+                channel.board.first_held(wish).is_none() && is_alone()
             }
-            Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
+            Work::Claimed { .. } | Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))

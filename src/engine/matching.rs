@@ -147,16 +147,8 @@ impl State {
 
     pub(super) fn launch_receive(&mut self, head: Head, wish: Wish, take: Take, parts: Parts) {
         let (key, channel) = (head.key, head.channel);
-        let side = Side::Receive {
-            matched: None,
-            arrived: 0,
-            reading: false,
-            lease: None,
-            lent: None,
-            declined: false,
-        };
         let Some(of) = self.channels[channel].as_mut() else { return };
-        let mut point = Point::new(head, wish.from, wish.tag.unwrap_or_default(), parts, side);
+        let mut point = Point::new(head, wish.from(), wish.tag.unwrap_or_default(), parts, Side::receive());
         (point.take, point.me) = (take, of.rank);
         let found = match take {
             Take::Look => of.board.first_held(wish).map(|(from, message)| message.arrival(from, 0)),
@@ -164,7 +156,7 @@ impl State {
                 let arrival = message.arrival(from, 0);
                 Arrival { claim: of.board.claim(from, message), ..arrival }
             }),
-            Take::Exact | Take::UpTo | Take::Claimed(_) => None,
+            Take::Exact | Take::UpTo => None,
         };
         point.arrival = found;
         self.place_flight(key, Flight::Point(point));
@@ -174,13 +166,6 @@ impl State {
             Take::Look | Take::Claim => {
                 of.board.watchers.push(Watcher { key, wish, claims: take == Take::Claim });
             }
-            Take::Claimed(claim) => match of.board.take_claimed(claim) {
-                Some((from, message)) => self.give_message(channel, from, key, message),
-                None => {
-                    let cause = Cause::Failed("its sender has given it up".into());
-                    self.finish_aborted(key, wish.from.unwrap_or_default(), &cause);
-                }
-            },
             Take::Exact | Take::UpTo => match of.board.take_held(wish) {
                 Some((from, message)) => self.give_message(channel, from, key, message),
                 None => {
@@ -188,6 +173,22 @@ impl State {
                     self.place_point(key, place);
                 }
             },
+        }
+    }
+
+    pub(super) fn launch_claimed(&mut self, head: Head, claim: u64, from: usize, parts: Parts) {
+        let (key, channel, tag) = (head.key, head.channel, head.desc.tag_word());
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        let mut point = Point::new(head, Some(from), tag, parts, Side::receive());
+        (point.take, point.me) = (Take::UpTo, of.rank);
+        let claimed = of.board.take_claimed(claim);
+        self.place_flight(key, Flight::Point(point));
+        match claimed {
+            Some((from, message)) => self.give_message(channel, from, key, message),
+            None => {
+                let cause = Cause::Failed("its sender has given it up".into());
+                self.finish_aborted(key, from, &cause);
+            }
         }
     }
 

@@ -67,6 +67,13 @@ pub(crate) enum Side {
     },
 }
 
+impl Side {
+    /// Of a receive that has no message.
+    pub(crate) fn receive() -> Side {
+        Side::Receive { matched: None, arrived: 0, reading: false, lease: None, lent: None, declined: false }
+    }
+}
+
 impl Point {
     pub(crate) fn new(head: Head, peer: Option<usize>, tag: u32, parts: Parts, side: Side) -> Self {
         let bytes = parts.raw().len();

@@ -55,7 +55,7 @@ impl Core {
             Work::Collective(program) if program.straight.is_some() => self.near_steps(request, terms),
             Work::Send { to } => self.near_send(request, *to),
             Work::Recv { wish: Wish { from: Some(from), tag: Some(_) }, take: Take::Exact } => {
-                self.near_receive(request, *from, terms.policy, terms.clock)
+                self.near_receive(request, *from as usize, terms.policy, terms.clock)
             }
             _ => None,
         }
