@@ -56,12 +56,12 @@ const KUBERNETES: &str = "
     HOSTNAME=train-2 JOB_COMPLETION_INDEX=2 KUBERNETES_PORT=tcp://10.96.0.1:443 KUBERNETES_SERVICE_HOST=10.96.0.1
     MASTER_ADDR=train-0.workers WORLD_SIZE=3";
 
-/// These variables; of several values of one the last holds, and an empty one is not set.
+/// From these variables; of several values of one the last holds, and an empty one is not set.
 fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
     let all = variables.join(" ");
     let value = |name: &str| {
         let values = all.split_whitespace().filter_map(|word| word.split_once('='));
-        values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).last()
+        values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next_back()
     };
     let ancestor = |name: &str| (name == "hydra_pmi_proxy").then_some(6493);
     from(&Env { lookup: &value, ancestor: &ancestor })
