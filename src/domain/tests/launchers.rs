@@ -56,7 +56,7 @@ const KUBERNETES: &str = "
     HOSTNAME=train-2 JOB_COMPLETION_INDEX=2 KUBERNETES_PORT=tcp://10.96.0.1:443 KUBERNETES_SERVICE_HOST=10.96.0.1
     MASTER_ADDR=train-0.workers WORLD_SIZE=3";
 
-/// These variables; of several values of one the last holds, and an empty one is not set.
+/// From these variables; of several values of one the last holds, and an empty one is not set.
 fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
     let all = variables.join(" ");
     let value = |name: &str| {
