@@ -246,8 +246,28 @@ impl Communicator {
         let deadline = self.deadline;
         let (channel, parts) = (self.channel, lent.0);
         let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
-        let call = self.engine.submit(request);
-        Operation::new(self.engine.clone(), call, guard)
+        let span = self.span(seq, &desc);
+        let call = {
+            let _entered = span.as_ref().map(|span| span.enter());
+            self.engine.submit(request)
+        };
+        Operation::new(self.engine.clone(), call, guard, span)
+    }
+
+    /// Of one call, for who traces at level debug.
+    fn span(&self, seq: u64, desc: &CallDesc) -> Option<Box<tracing::Span>> {
+        let span = tracing::debug_span!(
+            "operation",
+            operation = desc.operation,
+            seq,
+            communicator = &*self.name,
+            rank = self.rank,
+            count = desc.count,
+            dtype = desc.dtype.name(),
+            algorithm = desc.algorithm,
+            error = tracing::field::Empty,
+        );
+        (!span.is_disabled()).then(|| Box::new(span))
     }
 }
 

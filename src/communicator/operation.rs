@@ -42,11 +42,18 @@ pub struct Operation<B: Lend> {
     call: Option<Submitted>,
     guard: Option<B::Guard>,
     wait: Wait,
+    /// Where somebody traces.
+    span: Option<Box<tracing::Span>>,
 }
 
 impl<B: Lend> Operation<B> {
-    pub(crate) fn new(engine: Arc<Engine>, call: Submitted, guard: B::Guard) -> Self {
-        Operation { engine, call: Some(call), guard: Some(guard), wait: Wait::default() }
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        call: Submitted,
+        guard: B::Guard,
+        span: Option<Box<tracing::Span>>,
+    ) -> Self {
+        Operation { engine, call: Some(call), guard: Some(guard), wait: Wait::default(), span }
     }
 
     /// As long as it may be in flight.
@@ -96,6 +103,7 @@ impl<B: Lend> Operation<B> {
 
     /// Waits for the end.
     pub(super) fn block(&self) {
+        let _entered = self.span.as_ref().map(|span| span.enter());
         self.engine.allow_blocking();
         if let Some(op) = self.op() {
             self.engine.block_on(op);
@@ -121,6 +129,7 @@ impl<B: Lend> Operation<B> {
         let (Some(call), Some(guard)) = (self.call.take(), self.guard.take()) else {
             panic!("an operation was polled again after it had ended");
         };
+        let span = self.span.take();
         let op = match call {
             Submitted::Over(parts) => return (Ok(guard.give_back(Lent(parts))), None),
             Submitted::Flying(op) => op,
@@ -132,6 +141,9 @@ impl<B: Lend> Operation<B> {
             (Ok(()), Some(parts)) => Ok(guard.give_back(Lent(parts))),
             (Ok(()), None) => unreachable!("what went well is touched by nobody any more"),
             (Err(error), parts) => {
+                if let Some(span) = span {
+                    span.record("error", tracing::field::display(&error));
+                }
                 Err(OpError { error, buffer: parts.map(|parts| guard.give_up(Lent(parts))) })
             }
         };
@@ -142,6 +154,7 @@ impl<B: Lend> Operation<B> {
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // A loop of calls that are over at once would keep its runtime's other tasks waiting.
         let budget = ready!(poll_proceed(cx));
+        let _entered = self.span.as_ref().map(|span| span.enter());
         if let Some(Submitted::Flying(op)) = &self.call
             && self.engine.poll(op, &mut self.wait, cx).is_pending()
         {

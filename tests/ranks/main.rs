@@ -34,6 +34,7 @@ mod reductions;
 mod report;
 mod resources;
 mod runtimes;
+mod spans;
 mod split;
 mod suspend;
 mod unequal;
