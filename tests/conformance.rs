@@ -153,18 +153,36 @@ impl Row {
                 _ => fill(&mut buffer, in_place.clone()),
             }
             let calls = comm.using(algorithm);
-            let done = match collective {
-                Collective::AllReduce => calls.all_reduce(buffer, op),
-                Collective::AllGather => calls.all_gather(buffer),
-                Collective::ReduceScatter => calls.reduce_scatter(buffer, op),
-                Collective::Broadcast { .. } => calls.broadcast(buffer, root),
-                Collective::Reduce { .. } => calls.reduce(buffer, op, root),
-                Collective::Gather { .. } => calls.gather(buffer, root),
-                Collective::Scatter { .. } => calls.scatter(buffer, root),
-                Collective::AllToAll => calls.all_to_all(buffer),
-                Collective::Scan => calls.scan(buffer, op),
-                Collective::ExScan => calls.exscan(buffer, op),
-                other => panic!("{other} is new"),
+            let done = if count.is_multiple_of(2) {
+                match collective {
+                    Collective::AllReduce => calls.all_reduce(buffer, op),
+                    Collective::AllGather => calls.all_gather(buffer),
+                    Collective::ReduceScatter => calls.reduce_scatter(buffer, op),
+                    Collective::Broadcast { .. } => calls.broadcast(buffer, root),
+                    Collective::Reduce { .. } => calls.reduce(buffer, op, root),
+                    Collective::Gather { .. } => calls.gather(buffer, root),
+                    Collective::Scatter { .. } => calls.scatter(buffer, root),
+                    Collective::AllToAll => calls.all_to_all(buffer),
+                    Collective::Scan => calls.scan(buffer, op),
+                    Collective::ExScan => calls.exscan(buffer, op),
+                    other => panic!("{other} is new"),
+                }
+            } else {
+                let len = buffer.len();
+                let prepared = match collective {
+                    Collective::AllReduce => calls.prepare_all_reduce::<T>(len, op),
+                    Collective::AllGather => calls.prepare_all_gather(len),
+                    Collective::ReduceScatter => calls.prepare_reduce_scatter(len, op),
+                    Collective::Broadcast { .. } => calls.prepare_broadcast(len, root),
+                    Collective::Reduce { .. } => calls.prepare_reduce(len, op, root),
+                    Collective::Gather { .. } => calls.prepare_gather(len, root),
+                    Collective::Scatter { .. } => calls.prepare_scatter(len, root),
+                    Collective::AllToAll => calls.prepare_all_to_all(len),
+                    Collective::Scan => calls.prepare_scan(len, op),
+                    Collective::ExScan => calls.prepare_exscan(len, op),
+                    other => panic!("{other} is new"),
+                };
+                prepared.unwrap().run(comm, buffer)
             };
             (done.wait().unwrap(), in_place)
         } else {

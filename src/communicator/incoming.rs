@@ -34,7 +34,7 @@ impl Communicator {
     /// let (client, server) = (ranks.pop().unwrap(), ranks.pop().unwrap());
     /// client.send(0, 1, vec![3u32, 4]).await.unwrap();
     /// client.send(0, 1, vec![5u32]).await.unwrap();
-    /// client.close().await.unwrap();
+    /// drop(client);
     /// let sums = server.incoming::<u32>(1).map(|asked| asked.map(|asked| asked.buffer.iter().sum::<u32>()));
     /// let sums: Vec<_> = sums.filter_map(async |sum| sum.ok()).collect().await;
     /// assert_eq!(sums, [7, 5]);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::split::line;
-use super::{Communicator, Operation, PreparedAllReduce, View};
+use super::{Communicator, Operation, Prepared, View};
 use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::engine::channel::{Channel, Family};
@@ -409,11 +409,113 @@ impl Keyed {
         &mut self,
         count: usize,
         op: ReduceOp,
-    ) -> Result<PreparedAllReduce<T>, Error> {
+    ) -> Result<Prepared<T>, Error> {
         self.stream().prepare_all_reduce(count, op)
     }
 
-    /// Runs what was prepared under this key; see [`PreparedAllReduce::run`].
+    /// See [`Communicator::prepare_broadcast`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_broadcast<T: Element>(
+        &mut self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_broadcast(count, root)
+    }
+
+    /// See [`Communicator::prepare_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_reduce<T: Element>(
+        &mut self,
+        count: usize,
+        op: ReduceOp,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_reduce(count, op, root)
+    }
+
+    /// See [`Communicator::prepare_all_gather`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_all_gather<T: Element>(&mut self, count: usize) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_all_gather(count)
+    }
+
+    /// See [`Communicator::prepare_reduce_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_reduce_scatter<T: Element>(
+        &mut self,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_reduce_scatter(count, op)
+    }
+
+    /// See [`Communicator::prepare_gather`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_gather<T: Element>(
+        &mut self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_gather(count, root)
+    }
+
+    /// See [`Communicator::prepare_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_scatter<T: Element>(
+        &mut self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_scatter(count, root)
+    }
+
+    /// See [`Communicator::prepare_all_to_all`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_all_to_all<T: Element>(&mut self, count: usize) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_all_to_all(count)
+    }
+
+    /// See [`Communicator::prepare_scan`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_scan<T: Element>(&mut self, count: usize, op: ReduceOp) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_scan(count, op)
+    }
+
+    /// See [`Communicator::prepare_exscan`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_exscan<T: Element>(&mut self, count: usize, op: ReduceOp) -> Result<Prepared<T>, Error> {
+        self.stream().prepare_exscan(count, op)
+    }
+
+    /// Runs what was prepared under this key; see [`Prepared::run`].
     ///
     /// ```
     /// use hcomm::{Communicator, ReduceOp};
@@ -424,7 +526,7 @@ impl Keyed {
     /// assert_eq!(layer.run(&sum, vec![1.0, 2.0, 3.0]).wait()?, [1.0, 2.0, 3.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn run<B: LendMut>(&mut self, prepared: &PreparedAllReduce<B::Element>, buffer: B) -> Operation<B> {
+    pub fn run<B: LendMut>(&mut self, prepared: &Prepared<B::Element>, buffer: B) -> Operation<B> {
         prepared.run(self.stream(), buffer)
     }
 }

@@ -62,7 +62,7 @@ pub(crate) use local::run;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
 pub use operation::Operation;
 pub use point::SendRecv;
-pub use prepared::PreparedAllReduce;
+pub use prepared::Prepared;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
 pub use scheduling::SchedulerStats;

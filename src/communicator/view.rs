@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::collectives::{Lengths, cuts};
-use super::{Communicator, Operation, PreparedAllReduce};
+use super::{Communicator, Operation, Prepared};
 use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
 use crate::buffer::parts::Parts;
 use crate::element::{Element, ReduceOp};
@@ -308,20 +308,126 @@ impl<'a> View<'a> {
     /// # Errors
     ///
     /// As there; and if the plan or algorithm is for something else.
-    pub fn prepare_all_reduce<T: Element>(
+    pub fn prepare_all_reduce<T: Element>(self, count: usize, op: ReduceOp) -> Result<Prepared<T>, Error> {
+        self.prepare("all_reduce", Collective::AllReduce, Some(op), count)
+    }
+
+    /// See [`Communicator::prepare_broadcast`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_broadcast<T: Element>(
+        self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        let root = root.into();
+        self.prepare("broadcast", Collective::Broadcast { root }, None, count)
+    }
+
+    /// See [`Communicator::prepare_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_reduce<T: Element>(
         self,
         count: usize,
         op: ReduceOp,
-    ) -> Result<PreparedAllReduce<T>, Error> {
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        let root = root.into();
+        self.prepare("reduce", Collective::Reduce { root }, Some(op), count)
+    }
+
+    /// See [`Communicator::prepare_all_gather`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_all_gather<T: Element>(self, count: usize) -> Result<Prepared<T>, Error> {
+        self.prepare("all_gather", Collective::AllGather, None, count)
+    }
+
+    /// See [`Communicator::prepare_reduce_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_reduce_scatter<T: Element>(
+        self,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<Prepared<T>, Error> {
+        self.prepare("reduce_scatter", Collective::ReduceScatter, Some(op), count)
+    }
+
+    /// See [`Communicator::prepare_gather`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_gather<T: Element>(
+        self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        let root = root.into();
+        self.prepare("gather", Collective::Gather { root }, None, count)
+    }
+
+    /// See [`Communicator::prepare_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_scatter<T: Element>(
+        self,
+        count: usize,
+        root: impl Into<Rank>,
+    ) -> Result<Prepared<T>, Error> {
+        let root = root.into();
+        self.prepare("scatter", Collective::Scatter { root }, None, count)
+    }
+
+    /// See [`Communicator::prepare_all_to_all`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_all_to_all<T: Element>(self, count: usize) -> Result<Prepared<T>, Error> {
+        self.prepare("all_to_all", Collective::AllToAll, None, count)
+    }
+
+    /// See [`Communicator::prepare_scan`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_scan<T: Element>(self, count: usize, op: ReduceOp) -> Result<Prepared<T>, Error> {
+        self.prepare("scan", Collective::Scan, Some(op), count)
+    }
+
+    /// See [`Communicator::prepare_exscan`].
+    ///
+    /// # Errors
+    ///
+    /// As there; and if the plan or algorithm is for something else.
+    pub fn prepare_exscan<T: Element>(self, count: usize, op: ReduceOp) -> Result<Prepared<T>, Error> {
+        self.prepare("exscan", Collective::ExScan, Some(op), count)
+    }
+
+    fn prepare<T: Element>(
+        self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        count: usize,
+    ) -> Result<Prepared<T>, Error> {
         let View { communicator, way, priority } = self;
-        let (desc, program) = communicator.describe(
-            "all_reduce",
-            Collective::AllReduce,
-            Some(op),
-            (Lengths::in_place(count), None),
-            T::DTYPE,
-            &way,
-        );
-        Ok(PreparedAllReduce::new(communicator, priority, desc, program?))
+        let lengths = (Lengths::in_place(count), None);
+        let (desc, program) = communicator.describe(operation, collective, op, lengths, T::DTYPE, &way);
+        Ok(Prepared::new(communicator, priority, desc, program?, count))
     }
 }

@@ -198,7 +198,7 @@ fn wrong_arguments_are_told_what_is_possible() {
         ("bench all_reduce -f 1.5", "not a whole number of 2 or more"),
         ("bench all_reduce --dtype f80", "possible values: f32"),
         ("bench all_reduce --seconds -1", "not a number of seconds from 0 to 86400"),
-        ("bench barrier --prepared", "--prepared is for all_reduce"),
+        ("bench barrier --prepared", "--prepared: barrier has no prepared handle"),
         ("bench barrier --algorithm ring", "barrier has no choice"),
         ("bench broadcast --algorithm ring", "ring has no broadcast"),
         ("bench send_recv --algorithm ring", "send_recv has no algorithm"),

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crate::common::{GENEROUS, LINKS, Link, assert_usable, class, connect, run, world};
 use hcomm::path::{Algorithm, Collective};
-use hcomm::{Communicator, DType, Error, PreparedAllReduce, Rank, ReduceOp};
+use hcomm::{Communicator, DType, Error, Prepared, Rank, ReduceOp};
 
 const COUNT: usize = 1000;
 
-fn prepare(comm: &mut Communicator) -> PreparedAllReduce<u32> {
+fn prepare(comm: &mut Communicator) -> Prepared<u32> {
     comm.prepare_all_reduce(COUNT, ReduceOp::Sum).unwrap()
 }
 
-fn refused(prepared: &PreparedAllReduce<u32>, comm: &mut Communicator, count: usize) -> String {
+fn refused(prepared: &Prepared<u32>, comm: &mut Communicator, count: usize) -> String {
     let error = prepared.run(comm, vec![1; count]).wait().unwrap_err();
     assert_eq!(error.buffer.as_ref().map(Vec::len), Some(count), "the buffer comes back");
     let Error::InvalidArgument { operation, problem, .. } = error.error else { panic!("{error}") };
@@ -21,7 +21,7 @@ fn refused(prepared: &PreparedAllReduce<u32>, comm: &mut Communicator, count: us
 }
 
 /// Rank 0 of `ranks` runs what does not fit; the others, who call the same, are told who gave it up.
-fn one_misuses(ranks: Vec<Communicator>, stranger: PreparedAllReduce<u32>, part: &'static str) {
+fn one_misuses(ranks: Vec<Communicator>, stranger: Prepared<u32>, part: &'static str) {
     run(ranks, move |mut comm| {
         let own = prepare(&mut comm);
         if comm.rank().0 == 0 {

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use hcomm::{
     Buffer, Builder, Close, Communicator, Connect, Dup, Error, InitError, Keyed, LendMut, Nothing, OpError,
-    Operation, PreparedAllReduce, Rebuild, ReduceOp, Split, SuspendedDeadlines, View,
+    Operation, Prepared, Rebuild, ReduceOp, Split, SuspendedDeadlines, View,
 };
 
 fn shared<T: Send + Sync + Unpin>() {}
@@ -16,7 +16,7 @@ fn handles_are_shared_and_futures_are_spawned() {
     shared::<Builder>();
     shared::<Keyed>();
     shared::<View<'_>>();
-    shared::<PreparedAllReduce<f32>>();
+    shared::<Prepared<f32>>();
     shared::<SuspendedDeadlines>();
     shared::<Buffer<f32>>();
     shared::<Error>();

@@ -3,7 +3,7 @@
 use super::{lent, lent_into, run};
 #[cfg(doc)]
 use crate::communicator::Communicator;
-use crate::communicator::{Keyed, PreparedAllReduce, View};
+use crate::communicator::{Keyed, Prepared, View};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::rank::Rank;
@@ -42,10 +42,10 @@ impl Keyed {
     ///
     /// # Errors
     ///
-    /// As [`PreparedAllReduce::run`].
+    /// As [`Prepared::run`].
     pub fn run_blocking<T: Element>(
         &mut self,
-        prepared: &PreparedAllReduce<T>,
+        prepared: &Prepared<T>,
         buffer: &mut [T],
     ) -> Result<(), Error> {
         run(self.stream(), prepared, buffer)

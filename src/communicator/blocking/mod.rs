@@ -31,7 +31,7 @@ mod calls;
 
 pub use calls::Calls;
 
-use super::{Communicator, Operation, PreparedAllReduce};
+use super::{Communicator, Operation, Prepared};
 use crate::buffer::lend::{Blocked, BlockedInput, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
@@ -389,7 +389,7 @@ pub fn reduce_scatter_v_into<T: Element>(
     communicator.plain().blocking().reduce_scatter_v_into(input, output, counts, op)
 }
 
-/// Runs a prepared all_reduce; see [`PreparedAllReduce::run`].
+/// Runs what was prepared; see [`Prepared::run`].
 ///
 /// # Errors
 ///
@@ -407,7 +407,7 @@ pub fn reduce_scatter_v_into<T: Element>(
 /// ```
 pub fn run<T: Element>(
     communicator: &mut Communicator,
-    prepared: &PreparedAllReduce<T>,
+    prepared: &Prepared<T>,
     buffer: &mut [T],
 ) -> Result<(), Error> {
     communicator.engine.allow_blocking();

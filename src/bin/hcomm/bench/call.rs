@@ -1,6 +1,6 @@
 //! One call of the operation on its buffers.
 
-use hcomm::{Buffer, Communicator, Element, PreparedAllReduce, Rank};
+use hcomm::{Buffer, Communicator, Element, Prepared, Rank};
 
 use super::Failed;
 use super::pattern::Pattern;
@@ -14,7 +14,7 @@ const TAG: u32 = 0;
 pub struct Call<'a, T: Element> {
     settings: &'a Settings,
     pattern: Pattern<T>,
-    prepared: Option<PreparedAllReduce<T>>,
+    prepared: Option<Prepared<T>>,
     rank: usize,
     count: usize,
 }
@@ -113,7 +113,7 @@ macro_rules! on_two {
 impl<'a, T: Element> Call<'a, T> {
     /// For vectors of `count` elements.
     pub fn new(settings: &'a Settings, comm: &mut Communicator, count: usize) -> Result<Self, Failed> {
-        let prepared = settings.prepared.then(|| comm.prepare_all_reduce(count, settings.op)).transpose()?;
+        let prepared = if settings.prepared { prepare(settings, comm, count)? } else { None };
         let pattern = Pattern::new(settings.op, settings.ranks);
         Ok(Call { settings, pattern, prepared, rank: comm.rank().index(), count })
     }
@@ -179,6 +179,7 @@ impl<'a, T: Element> Call<'a, T> {
             return Ok(Buffers { main, received });
         }
         main = match (kind, &self.prepared) {
+            (_, Some(prepared)) => on!(main, buffer => prepared.run(comm, buffer)),
             (Kind::Barrier, _) => {
                 comm.barrier().await?;
                 main
@@ -187,7 +188,6 @@ impl<'a, T: Element> Call<'a, T> {
                 (main, received) = self.send_recv(comm, main, received).await?;
                 main
             }
-            (Kind::AllReduce, Some(prepared)) => on!(main, buffer => prepared.run(comm, buffer)),
             (Kind::AllReduce, None) => on!(main, buffer => begin!(self, comm, all_reduce(buffer, op))),
             (Kind::Broadcast, _) => on!(main, buffer => begin!(self, comm, broadcast(buffer, ROOT))),
             (Kind::AllGather, _) => on!(main, buffer => begin!(self, comm, all_gather(buffer))),
@@ -320,6 +320,29 @@ impl<'a, T: Element> Call<'a, T> {
             Kind::Reduce | Kind::Gather | Kind::ExScan | Kind::Barrier => Vec::new(),
         }
     }
+}
+
+/// This rank's part of an operation in one buffer on vectors of `count` elements.
+fn prepare<T: Element>(
+    settings: &Settings,
+    comm: &mut Communicator,
+    count: usize,
+) -> Result<Option<Prepared<T>>, Failed> {
+    let op = settings.op;
+    let mine = if comm.rank() == ROOT { count } else { count / settings.ranks };
+    Ok(Some(match settings.kind {
+        Kind::AllReduce => comm.prepare_all_reduce(count, op)?,
+        Kind::Broadcast => comm.prepare_broadcast(count, ROOT)?,
+        Kind::AllGather => comm.prepare_all_gather(count)?,
+        Kind::ReduceScatter => comm.prepare_reduce_scatter(count, op)?,
+        Kind::Reduce => comm.prepare_reduce(count, op, ROOT)?,
+        Kind::Gather => comm.prepare_gather(mine, ROOT)?,
+        Kind::Scatter => comm.prepare_scatter(mine, ROOT)?,
+        Kind::AllToAll => comm.prepare_all_to_all(count)?,
+        Kind::Scan => comm.prepare_scan(count, op)?,
+        Kind::ExScan => comm.prepare_exscan(count, op)?,
+        Kind::Barrier | Kind::SendRecv => return Ok(None),
+    }))
 }
 
 /// What must be at a place: elements from a number on, by a table.

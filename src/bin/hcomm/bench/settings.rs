@@ -102,7 +102,7 @@ pub struct Args {
     /// From one buffer to another
     #[arg(long, conflicts_with = "prepared")]
     into: bool,
-    /// Uses a prepared handle (all_reduce)
+    /// Uses a prepared handle
     #[arg(long, conflicts_with = "algorithm")]
     prepared: bool,
     /// What operations are given
@@ -161,8 +161,8 @@ impl Settings {
         if let Some((option, _)) = given.iter().find(|(_, given)| *given && kind == Kind::Barrier) {
             return usage(format!("{option}: a barrier moves no data, so it has neither sizes nor a type"));
         }
-        if args.prepared && kind != Kind::AllReduce {
-            return usage(format!("--prepared is for all_reduce; {kind} has no prepared handle"));
+        if args.prepared && matches!(kind, Kind::Barrier | Kind::SendRecv) {
+            return usage(format!("--prepared: {kind} has no prepared handle"));
         }
         if args.into && !kind.has_input() {
             return usage(format!("--into: {kind} has one buffer only"));
