@@ -1,4 +1,5 @@
-//! The group of a communicator, and a communicator made of a group.
+//! The group of a communicator, and a communicator made of a group: a split by the ranks in it, whose digest has the group as
+//! well, so that whoever gives another one is told as one who calls something else.
 
 use super::Communicator;
 use super::split::Split;

@@ -166,7 +166,7 @@ fn create_is_not_split() {
 }
 
 #[test]
-fn groups_of_another_world_and_of_more_than_there_are_is_refused() {
+fn groups_of_another_world_or_with_strangers_are_refused() {
     for link in LINKS {
         let others = Arc::new(connect(link, 3).iter().map(Communicator::group).collect::<Vec<_>>());
         world(link, 3, move |mut comm| {

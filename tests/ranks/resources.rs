@@ -268,7 +268,7 @@ fn communicators_and_keys_are_counted() {
             assert!(records > first, "{link:?}: {records} bytes of three, {first} of one");
             (0..100).for_each(|_| assert_usable(&mut twin));
             let grown = comm.resources().records;
-            assert!(grown > records, "{link:?}: {grown} bytes with what was called");
+            assert!(grown > records + 4096, "{link:?}: {grown} bytes with what was called, {records} before");
             // A key that is given back is known.
             (0..2).for_each(|_| drop(twin.keyed("a").unwrap()));
             drop(comm.keyed("b").unwrap());
