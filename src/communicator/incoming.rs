@@ -3,11 +3,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_core::{FusedStream, Stream};
 
 use super::Communicator;
-use super::messages::{MatchedProbe, Receive, Received, Source, Tags};
+use super::messages::{MatchedProbe, Receive, Received, Source, Status, Tags};
 use crate::element::Element;
 use crate::error::Error;
 
@@ -17,8 +18,9 @@ impl Communicator {
     /// The stream takes a message once it is asked for the next: what nobody asks for waits at its sender, but for what a receiver
     /// keeps (see [`send`](Self::send)). So a service that is behind holds up those who send to it.
     ///
-    /// Items are errors where a message is of another type than `T`, which is thrown away; after an error for which there is no next
-    /// message, as [`Left`](Error::Left) once all other ranks have left, the stream ends.
+    /// Waiting for a message has no deadline here: a service may be idle. Items are errors where a message is of another type than `T`,
+    /// or there is no memory for it; it is thrown away then. After an error for which there is no next message, as
+    /// [`Left`](Error::Left) once all other ranks have left, the stream ends.
     ///
     /// # Cancel safety
     ///
@@ -54,6 +56,19 @@ impl Communicator {
     }
 }
 
+fn too_long(status: Status) -> Error {
+    Error::Limit {
+        operation: "incoming".into(),
+        what: format!(
+            "elements of {} of a message of rank {}, for which there is no memory,",
+            status.dtype, status.source
+        )
+        .into(),
+        limit: status.count as u64,
+        hint: "send less at a time".into(),
+    }
+}
+
 /// The stream of [`Communicator::incoming`].
 #[must_use = "a stream does nothing unless it is asked for its items"]
 pub struct Incoming<'a, T: Element> {
@@ -77,11 +92,22 @@ impl<T: Element> Stream for Incoming<'_, T> {
         let this = &mut *self;
         loop {
             match &mut this.at {
-                At::Start => this.at = At::Probing(this.communicator.matched_probe(this.source, this.tag)),
+                At::Start => {
+                    // A service may be idle for as long as it likes.
+                    let probe = this.communicator.matched_probe(this.source, this.tag);
+                    this.at = At::Probing(probe.timeout(Duration::MAX));
+                }
                 At::Probing(probe) => match ready!(Pin::new(probe).poll(cx)) {
                     Ok(message) => {
+                        let status = message.status();
+                        let mut buffer = Vec::new();
                         // Of another type it is refused whatever its length.
-                        let buffer = vec![T::zeroed(); message.status().count];
+                        let count = if status.dtype == T::DTYPE { status.count } else { 0 };
+                        if buffer.try_reserve_exact(count).is_err() {
+                            this.at = At::Start;
+                            return Poll::Ready(Some(Err(too_long(status))));
+                        }
+                        buffer.resize(count, T::zeroed());
                         this.at = At::Receiving(message.recv(buffer));
                     }
                     Err(error) => {

@@ -127,7 +127,7 @@ impl Communicator {
     /// Cancel safe: nothing is taken.
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tags>) -> Probe {
         let (operation, desc) = self.look("probe", source.into(), tag.into(), Take::Look);
-        Probe { operation, desc }
+        Probe { operation, desc, channel: self.channel }
     }
 
     /// Says what the next message is that is of this source and has this tag, or of any, if one has come. It stays where it is.
@@ -141,7 +141,8 @@ impl Communicator {
         tag: impl Into<Tags>,
     ) -> Result<Option<Status>, Error> {
         let (wish, desc) = self.wish("probe", source.into(), tag.into());
-        let arrival = self.engine.glance(self.channel, wish?);
+        let forked = || Error::Forked { operation: "try_probe".into() };
+        let arrival = self.engine.glance(self.channel, wish?).ok_or_else(forked)?;
         Ok(arrival.map(|arrival| Status::new(arrival, &desc)))
     }
 
@@ -169,7 +170,8 @@ impl Communicator {
     /// ```
     pub fn matched_probe(&self, source: impl Into<Source>, tag: impl Into<Tags>) -> MatchedProbe<'_> {
         let (operation, desc) = self.look("matched_probe", source.into(), tag.into(), Take::Claim);
-        MatchedProbe { communicator: self, probe: Probe { operation, desc } }
+        let probe = Probe { operation, desc, channel: self.channel };
+        MatchedProbe { communicator: self, probe }
     }
 
     fn look(
@@ -286,12 +288,14 @@ impl<B: Lend> Future for Receive<B> {
 pub struct Probe {
     operation: Operation<Looking>,
     desc: CallDesc,
+    channel: usize,
 }
 
 impl Probe {
     /// See [`Operation::timeout`].
-    pub fn timeout(self, limit: Duration) -> Self {
-        Probe { operation: self.operation.timeout(limit), ..self }
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.operation.limit(limit);
+        self
     }
 
     /// See [`Operation::wait`].
@@ -314,6 +318,12 @@ impl Probe {
             (Ok(()), None) => unreachable!("a look that went well has seen a message"),
             (Err(failed), _) => Err(failed.error),
         }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.operation.give_up_look(self.channel);
     }
 }
 
@@ -378,12 +388,6 @@ impl<'a> Future for MatchedProbe<'a> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(self.probe.operation.poll_end(cx));
         Poll::Ready(self.take())
-    }
-}
-
-impl Drop for MatchedProbe<'_> {
-    fn drop(&mut self) {
-        self.probe.operation.give_up_claim(self.communicator.channel);
     }
 }
 

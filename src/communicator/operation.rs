@@ -116,10 +116,10 @@ impl<B: Lend> Operation<B> {
         }
     }
 
-    /// Ends it if it waits for a message to claim, and lets go of one that it has claimed.
-    pub(super) fn give_up_claim(&mut self, channel: usize) {
+    /// Ends it if it still looks for a message, and lets go of one that it has claimed.
+    pub(super) fn give_up_look(&mut self, channel: usize) {
         if let Some(Submitted::Flying(op)) = &self.call {
-            self.engine.give_up_claim(channel, op);
+            self.engine.give_up_look(channel, op);
         }
     }
 

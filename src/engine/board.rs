@@ -69,9 +69,11 @@ struct Posted {
 }
 
 #[derive(Debug)]
-struct Held {
-    from: usize,
-    message: Unexpected,
+pub(crate) struct Held {
+    pub from: usize,
+    pub message: Unexpected,
+    /// Counts all messages as they come.
+    arrived: u64,
 }
 
 #[derive(Debug, Default)]
@@ -81,11 +83,12 @@ pub(crate) struct Board {
     open: usize,
     order: u64,
     held: Fifos<Wish, Held, 4>,
-    /// Messages held, by who has sent them.
+    arrived: u64,
+    /// Messages held or claimed, by who has sent them.
     counts: Vec<usize>,
     pub watchers: Vec<Watcher>,
     /// Messages that were claimed, until they are received.
-    claimed: HashMap<u64, (usize, Unexpected)>,
+    claimed: HashMap<u64, Held>,
     claims: u64,
 }
 
@@ -127,22 +130,32 @@ impl Board {
 
     // --- messages
 
-    pub(crate) fn hold(&mut self, from: usize, message: Unexpected) -> Place {
-        self.counts[from] += 1;
-        self.held.push(Wish::answered(from, message.tag), Held { from, message })
+    /// A message that has come just now.
+    pub(crate) fn arrive(&mut self, from: usize, message: Unexpected) -> Held {
+        self.arrived += 1;
+        Held { from, message, arrived: self.arrived }
     }
 
-    /// One that was here before, and comes first again.
-    pub(crate) fn hold_again(&mut self, from: usize, message: Unexpected) -> Place {
-        self.counts[from] += 1;
-        self.held.push_first(Wish::answered(from, message.tag), Held { from, message })
+    /// Keeps a message until it is asked for, behind all that came before it.
+    pub(crate) fn hold(&mut self, held: Held) -> Place {
+        self.counts[held.from] += 1;
+        let keys = Wish::answered(held.from, held.message.tag);
+        let arrived = held.arrived;
+        self.held.insert_before(keys, held, |other| other.arrived > arrived)
     }
 
     /// The message that came first of those that answer, taken out, with who has sent it.
     pub(crate) fn take_held(&mut self, wish: Wish) -> Option<(usize, Unexpected)> {
-        let Held { from, message } = self.held.pop(wish)?;
+        let Held { from, message, .. } = self.held.pop(wish)?;
         self.counts[from] -= 1;
         Some((from, message))
+    }
+
+    /// The same, claimed; the claim's number.
+    pub(crate) fn claim_held(&mut self, wish: Wish) -> Option<u64> {
+        let held = self.held.pop(wish)?;
+        self.counts[held.from] -= 1;
+        Some(self.claim(held))
     }
 
     /// The same, left where it is.
@@ -152,14 +165,14 @@ impl Board {
 
     /// How many messages of a rank are here, claimed ones among them.
     pub(crate) fn held_of(&self, from: usize) -> usize {
-        self.counts[from] + self.claimed.values().filter(|(of, _)| *of == from).count()
+        self.counts[from]
     }
 
     /// All messages that no receive has asked for, with who has sent them.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, Unexpected)> + use<> {
         self.counts.fill(0);
         let claimed = std::mem::take(&mut self.claimed).into_values();
-        self.held.take().map(|held| (held.from, held.message)).chain(claimed)
+        self.held.take().chain(claimed).map(|held| (held.from, held.message))
     }
 
     /// Payload bytes of messages that no receive has asked for.
@@ -168,17 +181,19 @@ impl Board {
             if let Content::Whole(bytes) = &message.content { bytes.len() } else { 0 }
         };
         let held: usize = self.held.iter().map(|held| bytes(&held.message)).sum();
-        held + self.claimed.values().map(|(_, message)| bytes(message)).sum::<usize>()
+        held + self.claimed.values().map(|held| bytes(&held.message)).sum::<usize>()
     }
 
     /// The sender of a message in this process has given it up: whoever asks for it is told.
     pub(crate) fn given_up(&mut self, from: usize, number: u64, cause: Cause) {
-        let is_it = |of: &Unexpected| of.number == number && matches!(of.content, Content::Leased(_));
-        let held = self.held.iter_mut().find(|held| held.from == from && is_it(&held.message));
-        let claimed = self.claimed.values_mut().find(|(of, message)| *of == from && is_it(message));
-        let message = held.map(|held| &mut held.message).or(claimed.map(|(_, message)| message));
-        if let Some(message) = message {
-            message.content = Content::GivenUp(cause);
+        let is_it = |held: &&mut Held| {
+            held.from == from
+                && held.message.number == number
+                && matches!(held.message.content, Content::Leased(_))
+        };
+        let mut all = self.held.iter_mut().chain(self.claimed.values_mut());
+        if let Some(held) = all.find(is_it) {
+            held.message.content = Content::GivenUp(cause);
         }
     }
 
@@ -191,19 +206,36 @@ impl Board {
         if let Some(held) = self.held.remove_if(place, is_it) {
             self.counts[held.from] -= 1;
         }
-        self.claimed.retain(|_, (_, message)| !matches!(message.content, Content::Local(of) if of == key));
+    }
+
+    /// Drops a message of this very rank that was claimed, and whose send has ended.
+    pub(crate) fn forget_claimed(&mut self, key: RunKey) {
+        let is_it = |held: &Held| matches!(held.message.content, Content::Local(of) if of == key);
+        let counts = &mut self.counts;
+        self.claimed.retain(|_, held| {
+            let goes = is_it(held);
+            counts[held.from] -= usize::from(goes);
+            !goes
+        });
     }
 
     // --- claims
 
     /// Keeps a message for who has claimed it; he has it by this number.
-    pub(crate) fn claim(&mut self, from: usize, message: Unexpected) -> u64 {
+    pub(crate) fn claim(&mut self, held: Held) -> u64 {
+        self.counts[held.from] += 1;
         self.claims += 1;
-        self.claimed.insert(self.claims, (from, message));
+        self.claimed.insert(self.claims, held);
         self.claims
     }
 
-    pub(crate) fn take_claimed(&mut self, claim: u64) -> Option<(usize, Unexpected)> {
-        self.claimed.remove(&claim)
+    pub(crate) fn claimed(&self, claim: u64) -> Option<(usize, &Unexpected)> {
+        self.claimed.get(&claim).map(|held| (held.from, &held.message))
+    }
+
+    pub(crate) fn take_claimed(&mut self, claim: u64) -> Option<Held> {
+        let held = self.claimed.remove(&claim)?;
+        self.counts[held.from] -= 1;
+        Some(held)
     }
 }

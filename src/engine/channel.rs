@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::board::Board;
+use super::call::Take;
 use super::call::{CallDesc, Op, Request, Work, mix};
 use super::direct::Standing;
 use super::due::Holds;
@@ -13,7 +14,7 @@ use super::fifos::Fifos;
 use super::history::{History, Past};
 use super::io::Io;
 use super::matching::Matching;
-use super::point::Point;
+use super::point::{Point, Side};
 use super::rebuild::Rebuild;
 use super::status::Status;
 use super::tombs::Tombs;
@@ -255,7 +256,12 @@ impl Channel {
         if let Some(place) = point.known.place {
             self.board.forget(key, place);
         }
-        self.board.watchers.retain(|watcher| watcher.key != key);
+        if matches!(point.take, Take::Look | Take::Claim) {
+            self.board.watchers.retain(|watcher| watcher.key != key);
+        }
+        if point.peer == Some(self.rank) && matches!(point.side, Side::Send { .. }) {
+            self.board.forget_claimed(key);
+        }
         if let (Some(peer), Some(number)) = (point.peer, point.known.number) {
             self.matching[peer].forget(key, number);
         }

@@ -63,7 +63,7 @@ impl State {
         let (flight, channel) =
             flights.min_by_key(|(flight, channel)| (!related(channel), flight.head().started))?;
         let cut = |text: String| text.chars().take(TEXT_MAX).collect();
-        let waits = flight.waits_for().into_iter().take(WAITS_MAX);
+        let waits = flight.needs().into_iter().take(WAITS_MAX);
         Some(Elsewhere {
             call: cut(flight.head().desc.info().to_string()),
             seq: flight.head().seq,

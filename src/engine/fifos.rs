@@ -41,44 +41,37 @@ impl<K, T, const N: usize> Default for Fifos<K, T, N> {
 impl<K: Copy + Eq + Hash, T, const N: usize> Fifos<K, T, N> {
     /// Behind all others of its keys, which are all different.
     pub(crate) fn push(&mut self, keys: [K; N], value: T) -> Place {
-        self.insert(keys, value, |ends, place, key| Link {
-            key,
-            before: std::mem::replace(&mut ends.1, place),
-            after: NONE,
-        })
+        self.insert_before(keys, value, |_| false)
     }
 
-    /// Before all others of its keys.
-    pub(crate) fn push_first(&mut self, keys: [K; N], value: T) -> Place {
-        self.insert(keys, value, |ends, place, key| {
-            let after = std::mem::replace(&mut ends.0, place);
-            if ends.1 == NONE {
-                ends.1 = place;
-            }
-            Link { key, before: NONE, after: if after == place { NONE } else { after } }
-        })
-    }
-
-    fn insert(
-        &mut self,
-        keys: [K; N],
-        value: T,
-        link: impl Fn(&mut (Place, Place), Place, K) -> Link<K>,
-    ) -> Place {
+    /// In each queue before the last ones of which all are to come later.
+    pub(crate) fn insert_before(&mut self, keys: [K; N], value: T, later: impl Fn(&T) -> bool) -> Place {
         let place = self.free.pop().unwrap_or(self.entries.len() as Place);
-        let ends = &mut self.ends;
-        let links = keys.map(|key| link(ends.entry(key).or_insert((place, NONE)), place, key));
+        let mut at = 0;
+        let links = keys.map(|key| {
+            let last = self.ends.get(&key).map_or(NONE, |ends| ends.1);
+            let (mut before, mut after) = (last, NONE);
+            while let Some(entry) = self.entries.get(before as usize)
+                && entry.value.as_ref().is_some_and(&later)
+            {
+                (before, after) = (entry.links[at].before, before);
+            }
+            at += 1;
+            Link { key, before, after }
+        });
         let entry = Entry { value: Some(value), links };
         match self.entries.get_mut(place as usize) {
             Some(slot) => *slot = entry,
             None => self.entries.push(entry),
         }
-        for (at, Link { before, after, .. }) in links.into_iter().enumerate() {
-            if let Some(last) = self.link(before, at) {
-                last.after = place;
+        for (at, Link { key, before, after }) in links.into_iter().enumerate() {
+            match self.link(before, at) {
+                Some(before) => before.after = place,
+                None => self.ends.entry(key).or_insert((place, place)).0 = place,
             }
-            if let Some(first) = self.link(after, at) {
-                first.before = place;
+            match self.link(after, at) {
+                Some(after) => after.before = place,
+                None => self.ends.entry(key).or_insert((place, place)).1 = place,
             }
         }
         place
@@ -184,8 +177,19 @@ mod tests {
                         prop_assert_eq!(fifos.remove_if(place, |of| *of == value), Some(value));
                     }
                     3 if value % 4 == 0 => {
-                        let place = fifos.push_first([key, EVERY], value);
-                        list.push_front((key, value, place));
+                        // Behind the last that is as small, in each queue.
+                        let place = fifos.insert_before([key, EVERY], value, |other| *other > value);
+                        let all = list.iter().rposition(|(_, other, _)| *other <= value).map_or(0, |at| at + 1);
+                        let own = list.iter().rposition(|(of, other, _)| *of == key && *other <= value);
+                        // What a list of its own would be for each key: they agree where nothing between them is of this key.
+                        let agree = own.map_or(0, |at| at + 1) <= all
+                            && list.range(..all).filter(|(of, ..)| *of == key).count()
+                                == own.map_or(0, |at| list.range(..=at).filter(|(of, ..)| *of == key).count());
+                        if agree {
+                            list.insert(all, (key, value, place));
+                        } else {
+                            prop_assert_eq!(fifos.remove_if(place, |of| *of == value), Some(value));
+                        }
                     }
                     _ => {
                         let place = fifos.push([key, EVERY], value);

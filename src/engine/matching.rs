@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::board::{Watcher, Wish};
+use super::board::{Held, Watcher, Wish};
 use super::call::{Arrival, Op, Take};
 use super::fifos::Place;
 use super::head::Head;
@@ -86,17 +86,24 @@ impl Matching {
 }
 
 impl Engine {
-    /// What the first message is that answers, if one has come.
-    pub(crate) fn glance(&self, channel: usize, wish: Wish) -> Option<Arrival> {
+    /// What the first message is that answers, if one has come. `None` in a child of the process.
+    pub(crate) fn glance(&self, channel: usize, wish: Wish) -> Option<Option<Arrival>> {
+        if self.shared.home.is_away() {
+            return None;
+        }
         self.shared.drive();
-        self.shared.with_core(|core| {
+        let found = self.shared.with_core(|core| {
+            // What this rank has sent to itself counts, also if somebody else drove just then.
+            self.shared.begin_submitted(core);
             let channel = core.state.channels[channel].as_ref()?;
             channel.board.first_held(wish).map(|(from, message)| message.arrival(from, 0))
-        })
+        });
+        self.shared.drive();
+        Some(found)
     }
 
-    /// A call that claims a message is given up, before anybody has seen what it claimed.
-    pub(crate) fn give_up_claim(&self, channel: usize, op: &Arc<Op>) {
+    /// A look at messages is given up, before anybody has seen what it has found, or claimed.
+    pub(crate) fn give_up_look(&self, channel: usize, op: &Arc<Op>) {
         self.after_calls(|core| {
             let state = &mut core.state;
             let watchers = state.channels[channel].iter().flat_map(|of| &of.board.watchers);
@@ -152,9 +159,8 @@ impl State {
         (point.take, point.me) = (take, of.rank);
         let found = match take {
             Take::Look => of.board.first_held(wish).map(|(from, message)| message.arrival(from, 0)),
-            Take::Claim => of.board.take_held(wish).map(|(from, message)| {
-                let arrival = message.arrival(from, 0);
-                Arrival { claim: of.board.claim(from, message), ..arrival }
+            Take::Claim => of.board.claim_held(wish).and_then(|claim| {
+                of.board.claimed(claim).map(|(from, message)| message.arrival(from, claim))
             }),
             Take::Exact | Take::UpTo => None,
         };
@@ -184,33 +190,23 @@ impl State {
         let claimed = of.board.take_claimed(claim);
         self.place_flight(key, Flight::Point(point));
         match claimed {
-            Some((from, message)) => self.give_message(channel, from, key, message),
-            None => {
-                let cause = Cause::Failed("its sender has given it up".into());
-                self.finish_aborted(key, from, &cause);
-            }
+            Some(Held { from, message, .. }) => self.give_message(channel, from, key, message),
+            None => self.finish_aborted(key, from, &given_up_by_sender()),
         }
     }
 
-    /// A message was claimed for somebody who does not know it and will not: it is as if nobody had asked for it.
+    /// A message was claimed for somebody who does not know it and will not: it is as if it came now, and had come when it did.
     fn unclaim(&mut self, channel: usize, claim: u64) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        let Some((from, message)) = of.board.take_claimed(claim) else { return };
-        if let Some(key) = of.board.take_posted(from, message.tag) {
-            self.give_message(channel, from, key, message);
-            return;
-        }
-        let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
-        let place = of.board.hold_again(from, message);
-        if let Some(sender) = local {
-            self.place_point(sender, place);
+        if let Some(held) = of.board.take_claimed(claim) {
+            self.match_held(channel, held);
         }
     }
 
     /// A message was claimed and will not be received.
     pub(super) fn drop_claimed(&mut self, channel: usize, claim: u64) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        let Some((from, message)) = of.board.take_claimed(claim) else { return };
+        let Some(Held { from, message, .. }) = of.board.take_claimed(claim) else { return };
         let world = of.members[from] as usize;
         match message.content {
             Content::Whole(bytes) => self.io.discard_eager(world, bytes),
@@ -253,15 +249,22 @@ impl State {
     /// A message has come: to the receive that waits for it, or to the others that nobody waits for.
     pub(crate) fn match_message(&mut self, channel: usize, from: usize, message: Unexpected) {
         let Some(of) = self.channels[channel].as_mut() else { return };
-        if let Some(key) = of.board.take_posted(from, message.tag) {
-            self.give_message(channel, from, key, message);
+        let held = of.board.arrive(from, message);
+        self.match_held(channel, held);
+    }
+
+    fn match_held(&mut self, channel: usize, held: Held) {
+        let Some(of) = self.channels[channel].as_mut() else { return };
+        let (from, tag) = (held.from, held.message.tag);
+        if let Some(key) = of.board.take_posted(from, tag) {
+            self.give_message(channel, from, key, held.message);
             return;
         }
         if of.leaving[of.rank] {
-            self.refuse_unreceived(channel, from, message);
+            self.refuse_unreceived(channel, from, held.message);
             return;
         }
-        let (tag, arrival) = (message.tag, message.arrival(from, 0));
+        let arrival = held.message.arrival(from, 0);
         let sees = |watcher: &Watcher| watcher.wish.is_answered(from, tag);
         let claimer = of.board.watchers.iter().position(|watcher| watcher.claims && sees(watcher));
         // Who looked before it was claimed has seen it.
@@ -270,12 +273,13 @@ impl State {
         let mut keys: Vec<(RunKey, Arrival)> = seen.map(|watcher| (watcher.key, arrival)).collect();
         match claimer.map(|at| of.board.watchers[at].key) {
             Some(key) => {
-                let claim = of.board.claim(from, message);
+                let claim = of.board.claim(held);
                 keys.push((key, Arrival { claim, ..arrival }));
             }
             None => {
-                let local = if let Content::Local(sender) = message.content { Some(sender) } else { None };
-                let place = of.board.hold(from, message);
+                let local =
+                    if let Content::Local(sender) = held.message.content { Some(sender) } else { None };
+                let place = of.board.hold(held);
                 if let Some(sender) = local {
                     self.place_point(sender, place);
                 }
@@ -330,11 +334,20 @@ impl State {
     }
 
     fn give_local(&mut self, sender: RunKey, receiver: RunKey) {
-        let Some(Flight::Point(point)) = self.flight(sender) else { return };
+        let Some(Flight::Point(point)) = self.flight(sender) else {
+            let from =
+                self.flight(receiver).map_or(0, |flight| flight.waits_for().first().copied().unwrap_or(0));
+            self.finish_aborted(receiver, from, &given_up_by_sender());
+            return;
+        };
         let src = point.raw();
         if let Some(Flight::Point(point)) = self.flight(receiver) {
             point.take_local(src);
         }
         self.finish(sender, Ok(()));
     }
+}
+
+fn given_up_by_sender() -> Cause {
+    Cause::Failed("its sender has given it up".into())
 }

@@ -105,7 +105,7 @@ impl State {
         let current = oldest.map(|flight| Current {
             seq: flight.head().seq,
             call: flight.head().desc.info(),
-            waits_for: flight.waits_for().into_iter().take(WAITS_TOLD).map(|rank| rank as u32).collect(),
+            waits_for: flight.needs().into_iter().take(WAITS_TOLD).map(|rank| rank as u32).collect(),
         });
         let digest = oldest.map_or(0, |flight| flight.head().digest);
         let collective = oldest.is_some_and(Flight::is_collective);
@@ -247,13 +247,16 @@ impl State {
             let found = self.look_up(key)?;
             return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
         }
-        let waits = flight.waits_for();
+        let (waits, any) = (flight.waits_for(), flight.waits_for_any());
         let point = matches!(flight, Flight::Point(_));
         let head = flight.head();
         let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
         let tag = head.desc.tag;
         let channel = self.channels[index].as_ref()?;
-        let (late, cycle) = culprits(channel.rank, &waits, seq, point, &channel.statuses);
+        let (late, cycle) = match any {
+            true => (waits.clone(), String::new()),
+            false => culprits(channel.rank, &waits, seq, point, &channel.statuses),
+        };
         let states = late.iter().map(|rank| {
             let state = match &channel.statuses[*rank] {
                 Some((seen, status)) => status.describe(seq, point, *seen, now, &channel.members),
@@ -263,7 +266,7 @@ impl State {
             (Rank(*rank as u32), state)
         });
         let mut cause = if cycle.is_empty() { uncalled_key(channel, &late, seq) } else { cycle };
-        if cause.is_empty() {
+        if cause.is_empty() && !any {
             cause = self.circle(channel, &call, seq, &waits);
         }
         if let (Some(tag), "recv") = (tag, call.operation.as_str())

@@ -144,6 +144,18 @@ impl Flight {
     }
 }
 
+impl Flight {
+    /// Whether one of those that it waits for will do.
+    pub(crate) fn waits_for_any(&self) -> bool {
+        matches!(self, Flight::Point(point) if point.peer.is_none())
+    }
+
+    /// Ranks without each of which it does not end, as others are told.
+    pub(crate) fn needs(&self) -> Vec<usize> {
+        if self.waits_for_any() { Vec::new() } else { self.waits_for() }
+    }
+}
+
 impl State {
     pub(crate) fn new(io: Io, labels: Vec<String>, now: Instant) -> Self {
         State {

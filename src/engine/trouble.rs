@@ -429,7 +429,7 @@ impl State {
         }
         let Some(flight) = self.flight(key) else { return };
         // From anybody: one who is left will do.
-        let open = matches!(flight, Flight::Point(point) if point.peer.is_none());
+        let open = flight.waits_for_any();
         let waits = flight.waits_for();
         let Some(channel) = &self.channels[index] else { return };
         if disputed {

@@ -159,7 +159,9 @@ impl Part<'_> {
     fn copy_first(&self) -> RankPlan {
         let Some(buffer) = self.old.span(self.rank, Space::Output) else { return self.part().clone() };
         let mut aside = Aside::new(self.part());
-        let is_whole = self.output().is_some_and(|output| output == buffer);
+        // Where there is no result, the output stays as it is.
+        let has_result = !self.is_first_of_exscan();
+        let is_whole = has_result && self.output().is_some_and(|output| output == buffer);
         let mut place = |range: Range| match range.space {
             Space::Output if !is_whole => aside.range(range),
             _ => range,
@@ -196,7 +198,7 @@ impl Part<'_> {
             }
             steps.push(Step { action, after });
         }
-        if let Some(output) = self.output().filter(|_| !is_whole) {
+        if let Some(output) = self.output().filter(|_| has_result && !is_whole) {
             let src = place(output);
             let after = (0..steps.len() as StepId).map(After::Whole).collect();
             steps.push(Step { action: Action::Copy { src, dst: output }, after });

@@ -457,7 +457,14 @@ impl Plan {
             let local = step.action.local_reads().all(|with| with.first == range.first);
             let came =
                 |(from, message)| sent(from, rank, message).is_some_and(|with| with.first == range.first);
-            local && step.action.messages_in().all(came)
+            // As far as another part has come would be how far of this one?
+            let streams = step.after.iter().all(|after| match after {
+                After::Stream(on) => {
+                    self.ranks[rank].steps[usize::from(*on)].action.range().first == range.first
+                }
+                After::Whole(_) => true,
+            });
+            local && streams && step.action.messages_in().all(came)
         };
         self.ranks.iter().enumerate().all(|(rank, part)| part.steps.iter().all(|step| stays(rank, step)))
     }

@@ -221,7 +221,10 @@ fn a_contradiction_under_a_key_is_told_and_is_its_own() {
             assert_eq!(right.wait().unwrap(), [3]);
             let error = wrong.wait().unwrap_err().error;
             let Error::Mismatch { communicator, calls, .. } = &error else { panic!("{error}") };
-            assert_eq!((&**communicator, calls.len()), ("world[\"a\"]", 3), "{error}");
+            assert_eq!(&**communicator, "world[\"a\"]", "{error}");
+            // Who is slow to tell is not waited for.
+            assert!(calls.iter().any(|(rank, call)| (rank.0 == 1) == (call.count == 5)), "{error}");
+            assert!(calls.len() >= 2, "{error}");
             let sum = comm.keyed("a").unwrap().all_reduce(vec![1u32], ReduceOp::Sum);
             assert_eq!(sum.wait().unwrap(), [3]);
             assert_usable(&mut comm);

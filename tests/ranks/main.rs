@@ -20,6 +20,7 @@ mod ends;
 mod foreign;
 mod groups;
 mod keyed;
+mod looks;
 mod memory;
 mod messages;
 mod mismatch;

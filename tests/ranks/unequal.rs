@@ -128,3 +128,33 @@ fn a_plan_that_puts_parts_elsewhere_is_for_equal_parts() {
         assert!(failed.error.to_string().contains("puts parts where others were"), "{:?}", failed.error);
     });
 }
+
+/// One part goes as far as another one has come: half of what?
+#[test]
+fn a_plan_that_streams_after_another_part_is_for_equal_parts() {
+    use std::sync::Arc;
+
+    use hcomm::Rank;
+    use hcomm::path::{After, PlanBuilder, Range, Space, verify};
+    let block = |first| Range::new(Space::Output, first, 1);
+    let mut plan = PlanBuilder::new(Collective::AllGather, "in turn", 2, 2, 1);
+    let there = plan.send(Rank(1), Rank(0), block(1), &[]);
+    let placed = plan.place(there.message, block(1), &[]);
+    let back = plan.send(Rank(0), Rank(1), block(0), &[After::Stream(placed)]);
+    plan.place(back.message, block(0), &[]);
+    let plan = Arc::new(verify(plan.build()).unwrap());
+    for link in LINKS {
+        let plan = plan.clone();
+        world(link, 2, move |mut comm| {
+            for count in [1, 100_000] {
+                let mut parts = vec![0u32; 2 * count];
+                let me = comm.rank().index();
+                parts[me * count..(me + 1) * count].fill(7);
+                let got = comm.with_plan(&plan).all_gather(parts).wait().unwrap();
+                assert!(got.iter().all(|part| *part == 7), "{link:?}");
+            }
+            let failed = comm.with_plan(&plan).all_gather_v(vec![0u8; 4], &[1, 3]).wait().unwrap_err();
+            assert!(matches!(failed.error, Error::InvalidArgument { .. }), "{:?}", failed.error);
+        });
+    }
+}

@@ -47,7 +47,7 @@ pub(super) fn formula(
     let mut memory = Memory::new(plan);
     memory.run(plan, wiring, order)?;
     let results = ranks(plan).filter_map(|rank| match Expected::of(plan, rank, block) {
-        Expected::Anything => None,
+        Expected::Anything | Expected::Nothing => None,
         Expected::Moved(..) => Some((0, rank)),
         Expected::Reduced { of, .. } => Some((of.count_ones(), rank)),
     });
@@ -116,6 +116,8 @@ fn ranks(plan: &Plan) -> impl Iterator<Item = Rank> + use<> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Anything,
+    /// Nothing: it stays as it was.
+    Nothing,
     /// This block of what this rank has handed in.
     Moved(Rank, u32),
     /// The reduction over these ranks, by bit; of all ranks, where it is finished.
@@ -152,7 +154,7 @@ impl Expected {
             Collective::ExScan if plan.given(rank).is_some_and(|given| given.space == Space::Output) => {
                 Expected::Moved(rank, block)
             }
-            Collective::ExScan => Expected::Anything,
+            Collective::ExScan => Expected::Nothing,
         }
     }
 
@@ -162,6 +164,8 @@ impl Expected {
         };
         match self {
             Expected::Anything => Ok(()),
+            Expected::Nothing if formula == NOTHING => Ok(()),
+            Expected::Nothing => wrong("nothing, and as it was before".to_string()),
             Expected::Moved(from, of) if formula == formulas.contribution(from, of) => Ok(()),
             Expected::Moved(from, of) if of == block => wrong(format!("rank {from}'s")),
             Expected::Moved(from, of) => wrong(format!("block {of} of rank {from}")),

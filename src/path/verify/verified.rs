@@ -258,6 +258,44 @@ mod tests {
     }
 
     #[test]
+    fn rank_0_of_an_exclusive_scan_keeps_its_output() {
+        let plan = |writes: bool| {
+            let mut plan = PlanBuilder::new(Collective::ExScan, "test", 2, 1, 1).out_of_place();
+            let input = Range { space: Space::Input, ..ALL };
+            let sent = plan.send(ZERO, ONE, input, &[]);
+            plan.place(sent.message, ALL, &[]);
+            if writes {
+                plan.copy(ZERO, input, ALL, &[]);
+            }
+            verify(plan.build())
+        };
+        assert!(plan(false).is_ok());
+        assert!(matches!(plan(true), Err(VerifyError::Wrong { rank: ZERO, .. })));
+    }
+
+    /// Of which not all can be made by reading the input where the output was read: some of what is read is both.
+    #[test]
+    fn whatever_a_plan_does_in_place_it_does_out_of_place() {
+        let two = |first, count| Range::new(Space::Output, first, count);
+        let mut plan = PlanBuilder::new(Collective::ExScan, "test", 2, 2, 1);
+        let there = plan.send(ZERO, ONE, two(0, 2), &[]);
+        let aside = plan.scratch(ZERO, 0, 2);
+        let kept = plan.copy(ZERO, two(0, 2), Range { space: aside, ..two(0, 2) }, &[]);
+        let after = [After::Whole(kept), After::Whole(there.step)];
+        let written = plan.copy(ZERO, Range { space: aside, ..block(0) }, block(0), &after);
+        let again = Range { space: plan.scratch(ZERO, 0, 2), ..two(0, 2) };
+        plan.copy(ZERO, two(0, 2), again, &[After::Whole(written)]);
+        plan.place(there.message, two(0, 2), &[]);
+        let plan = verify(plan.build()).unwrap();
+        let apart = crate::path::out_of_place(&plan).unwrap();
+        let writes = |plan: &Plan| {
+            let written = plan.ranks[0].steps.iter().filter_map(|step| step.action.written());
+            written.filter(|range| range.space == Space::Output).count()
+        };
+        assert_eq!((writes(&plan), writes(&apart)), (1, 0));
+    }
+
+    #[test]
     fn a_second_buffer_is_only_where_there_is_one() {
         let input = Range { space: Space::Input, ..ALL };
         let copy = |collective, apart: bool| {
