@@ -1,6 +1,7 @@
 //! Edgar Anderson's measurements of 150 irises of three species, as R. A. Fisher published them: "The use of multiple
 //! measurements in taxonomic problems", Annals of Eugenics 7 (1936). The file is that of the UCI Machine Learning Repository
-//! (doi 10.24432/C56C76), with its errors in the 35th and the 38th flower corrected after the paper, as its description says.
+//! (doi 10.24432/C56C76), which is under CC BY 4.0, with its errors in
+//! the 35th and the 38th flower corrected after the paper, as its description says.
 
 use std::ops::Range;
 

@@ -6,7 +6,7 @@
 //! - [`served`], `service`: the one thread per process that keeps deadlines and drives when nobody else does
 //! - `keeper`: who does that for an engine; `simulated`: the same on simulated time (feature `testing`)
 //! - `core`: state and links together: one turn moves all that can move
-//! - `state`: what is in flight; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`due`]: what falls
+//! - `state`: what is in flight, `flight`: what that has in common; [`doubtful`]: calls that may not begin; [`incoming`]: what arrives; [`due`]: what falls
 //!   due, and deadlines that don't run; [`trouble`]: what goes wrong, [`dispute`]: where ranks disagree, [`tombs`]: outcomes that are known before the call, and [`reports`]: how it is told; `log`: where that is written; [`panicked`]: a thread that panics; [`circle`]: ranks that
 //!   wait for each other on several communicators
 //! - [`order`]: who moves first, where some are urgent and others can wait
@@ -37,6 +37,7 @@ mod endings;
 mod exchange;
 pub(crate) mod family;
 mod fifos;
+mod flight;
 mod forked;
 mod head;
 mod history;

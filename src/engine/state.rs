@@ -107,55 +107,6 @@ pub(crate) struct Ended {
     pub windows: Option<exchange::Kept>,
 }
 
-impl Flight {
-    pub(crate) fn head(&self) -> &Head {
-        match self {
-            Flight::Collective(run) => &run.head,
-            Flight::Exchange(exchange) => &exchange.head,
-            Flight::Direct(direct) => &direct.head,
-            Flight::Point(point) => &point.head,
-            Flight::Rebuild(waiting) => &waiting.head,
-        }
-    }
-
-    pub(crate) fn head_mut(&mut self) -> &mut Head {
-        match self {
-            Flight::Collective(run) => &mut run.head,
-            Flight::Exchange(exchange) => &mut exchange.head,
-            Flight::Direct(direct) => &mut direct.head,
-            Flight::Point(point) => &mut point.head,
-            Flight::Rebuild(waiting) => &mut waiting.head,
-        }
-    }
-
-    pub(crate) fn is_collective(&self) -> bool {
-        matches!(self, Flight::Collective(_) | Flight::Exchange(_) | Flight::Direct(_))
-    }
-
-    /// Ranks of the communicator that it waits for.
-    pub(crate) fn waits_for(&self) -> Vec<usize> {
-        match self {
-            Flight::Collective(run) => run.waits_for(),
-            Flight::Exchange(exchange) => exchange.waits_for(),
-            Flight::Direct(direct) => direct.part.waits_for(),
-            Flight::Point(point) => point.waits_for(),
-            Flight::Rebuild(waiting) => waiting.open.clone(),
-        }
-    }
-}
-
-impl Flight {
-    /// Whether one of those that it waits for will do.
-    pub(crate) fn waits_for_any(&self) -> bool {
-        matches!(self, Flight::Point(point) if point.peer.is_none())
-    }
-
-    /// Ranks without each of which it does not end, as others are told.
-    pub(crate) fn needs(&self) -> Vec<usize> {
-        if self.waits_for_any() { Vec::new() } else { self.waits_for() }
-    }
-}
-
 impl State {
     pub(crate) fn new(io: Io, labels: Vec<String>, now: Instant) -> Self {
         State {
