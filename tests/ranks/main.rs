@@ -35,7 +35,6 @@ mod reductions;
 mod report;
 mod resources;
 mod runtimes;
-mod spans;
 mod split;
 mod suspend;
 mod unequal;

@@ -1,10 +1,12 @@
-//! What is traced of each call.
+//! What is traced of each call, in a process of its own: who traces is the same for all its threads, and was there before any call.
+
+mod common;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Link, world};
+use common::{Link, world};
 use hcomm::{Rank, ReduceOp};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -28,6 +30,11 @@ impl Visit for Seen {
 struct Spans(Arc<Mutex<Vec<Seen>>>);
 
 impl Spans {
+    fn of_rank(&self, rank: &str) -> Vec<Seen> {
+        let all = self.0.lock().unwrap();
+        all.iter().filter(|span| span.fields.get("rank").is_some_and(|of| of == rank)).cloned().collect()
+    }
+
     fn of(&self, id: &Id, act: impl FnOnce(&mut Seen)) {
         act(&mut self.0.lock().unwrap()[id.into_u64() as usize - 1]);
     }
@@ -66,32 +73,31 @@ impl Subscriber for Spans {
 
 #[test]
 fn each_call_is_a_span_until_its_future_is_done() {
-    let spans = world(Link::Memory, 2, |mut comm| {
-        let spans = Spans::default();
-        tracing::subscriber::with_default(spans.clone(), || {
-            comm.all_reduce(vec![1f32; 5], ReduceOp::Sum).wait().unwrap();
-            let other = Rank(1 - comm.rank().0);
-            let sent = comm.send(other, 3, vec![1u8; 2]);
-            let late = comm.recv(other, 4, vec![0u8; 2]).timeout(Duration::from_millis(20));
-            late.wait().unwrap_err();
-            comm.recv(other, 3, vec![0u8; 2]).wait().unwrap();
-            assert!(!spans.0.lock().unwrap()[1].closed, "it is not awaited yet");
-            sent.wait().unwrap();
-        });
+    let spans = Spans::default();
+    tracing::subscriber::set_global_default(spans.clone()).unwrap();
+    let seen = spans.clone();
+    world(Link::Memory, 2, move |mut comm| {
+        comm.all_reduce(vec![1f32; 5], ReduceOp::Sum).wait().unwrap();
+        let other = Rank(1 - comm.rank().0);
+        let sent = comm.send(other, 3, vec![1u8; 2]);
+        let late = comm.recv(other, 4, vec![0u8; 2]).timeout(Duration::from_millis(20));
+        late.wait().unwrap_err();
+        comm.recv(other, 3, vec![0u8; 2]).wait().unwrap();
+        let me = comm.rank().to_string();
+        assert!(seen.of_rank(&me).iter().any(|span| !span.closed), "the send is not awaited yet");
+        sent.wait().unwrap();
         // Who leaves would end what the other waits for.
         comm.barrier().wait().unwrap();
-        let all = spans.0.lock().unwrap().clone();
-        (comm.rank(), all)
     });
-    for (rank, spans) in spans {
+    for rank in ["0", "1"] {
+        let spans = spans.of_rank(rank);
         let field = |at: usize, name: &str| spans[at].fields.get(name).cloned().unwrap_or_default();
-        assert_eq!(spans.len(), 4, "{spans:#?}");
         assert!(spans.iter().all(|span| span.closed && span.entered > 0), "{spans:#?}");
-        let names: Vec<String> = (0..4).map(|at| field(at, "operation")).collect();
-        assert_eq!(names, ["all_reduce", "send", "recv", "recv"]);
-        let told = ["communicator", "rank", "seq", "count", "dtype", "algorithm"].map(|name| field(0, name));
-        assert_eq!(told, ["world", &rank.to_string(), "0", "5", "f32", "mesh-two-shot"]);
+        let names: Vec<String> = (0..spans.len()).map(|at| field(at, "operation")).collect();
+        assert_eq!(names, ["all_reduce", "send", "recv", "recv", "barrier"]);
+        let told = ["communicator", "seq", "count", "dtype", "algorithm"].map(|name| field(0, name));
+        assert_eq!(told, ["world", "0", "5", "f32", "mesh-two-shot"]);
         assert!(field(2, "error").contains("waited"), "{spans:#?}");
-        assert!([0, 1, 3].iter().all(|at| field(*at, "error").is_empty()), "{spans:#?}");
+        assert!([0, 1, 3, 4].iter().all(|at| field(*at, "error").is_empty()), "{spans:#?}");
     }
 }
