@@ -93,7 +93,7 @@ impl Communicator {
     /// let threads: Vec<_> = hcomm::Communicator::local(3).into_iter().map(|comm| {
     ///     std::thread::spawn(move || {
     ///         let (me, n) = (comm.rank().0, comm.size() as u32);
-    ///         let (_, got) = comm.send_recv((me + 1) % n, vec![me], (me + n - 1) % n, vec![0], 7).wait().unwrap();
+    ///         let (_, got) = comm.send_recv((me + 1) % n, vec![me], (me + n - 1) % n, vec![0u32], 7).wait().unwrap();
     ///         got[0]
     ///     })
     /// }).collect();
