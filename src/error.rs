@@ -10,8 +10,8 @@ use std::sync::Arc;
 use crate::element::DType;
 use crate::rank::{Rank, Seq, Tag};
 
-pub use calls::CallInfo;
 use calls::list_calls;
+pub use calls::{CallInfo, Counts};
 pub use init::InitError;
 pub(crate) use init::list_ranks;
 pub use report::{LinkKind, LinkReport, LinkState, RankReport, Report, ReportKind};
@@ -668,8 +668,9 @@ mod tests {
             tag: None,
             algorithm: "y".into(),
             plan: 5,
+            counts: None,
         };
-        let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y', 5];
+        let pinned = [1, b'x', 0, 0xac, 2, 1, 3, 1, 1, 0, 1, b'y', 5, 0];
         assert_eq!(postcard::to_stdvec(&call).unwrap(), pinned);
         let dtypes = DType::ALL.iter().map(|dtype| postcard::to_stdvec(dtype).unwrap()[0]);
         assert!(dtypes.eq(0..DType::ALL.len() as u8));

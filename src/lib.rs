@@ -113,13 +113,14 @@ pub mod testing;
 pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
     Builder, Close, Communicator, Connect, Dup, Incoming, Keyed, MatchedProbe, Message, Operation, Prepared,
-    Probe, Rebuild, Receive, Received, Resources, SchedulerStats, SendRecv, Source, Split, State, Status,
-    SuspendedDeadlines, Tags, View, blocking,
+    Probe, Rebuild, Receive, Received, Resources, ScatterV, Scattered, SchedulerStats, SendRecv, Source,
+    Split, State, Status, SuspendedDeadlines, Tags, View, blocking,
 };
 pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};
 pub use error::{
-    CallInfo, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report, ReportKind,
+    CallInfo, Counts, Error, InitError, LinkKind, LinkReport, LinkState, OpError, RankReport, Report,
+    ReportKind,
 };
 pub use group::Group;
 pub use rank::{Rank, Seq, Tag};

@@ -24,8 +24,28 @@ pub(crate) struct Parts {
 struct More {
     /// What is only read, where an operation works from one buffer to another.
     input: Option<Parts>,
-    /// Where each part of the vector begins, and where the last one ends, in elements; none where all are equal.
-    cuts: Option<Arc<[usize]>>,
+    /// Where the parts of the vector lie; none where all are equal.
+    cuts: Option<Cuts>,
+}
+
+/// Where each part of a vector begins, and where the last one ends, in elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Cuts {
+    pub output: Arc<[usize]>,
+    /// In the buffer that is read from, where there is one.
+    pub input: Arc<[usize]>,
+    pub sizes: Sizes,
+}
+
+/// Who knows how long parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// All ranks, who compare them.
+    Agreed,
+    /// Each rank those of its own buffers: a message says how long it is, and its receiver compares.
+    Told,
+    /// The same, but what this rank gets may be shorter than what it has room for.
+    Learned,
 }
 
 #[derive(Debug)]
@@ -61,13 +81,18 @@ impl Parts {
     }
 
     /// The same of a vector that is cut there.
-    pub(crate) fn with_cuts(mut self, cuts: Arc<[usize]>) -> Parts {
+    pub(crate) fn with_cuts(mut self, cuts: Cuts) -> Parts {
         self.more.get_or_insert_default().cuts = Some(cuts);
         self
     }
 
-    pub(crate) fn cuts(&self) -> Option<&Arc<[usize]>> {
+    pub(crate) fn cuts(&self) -> Option<&Cuts> {
         self.more.as_ref()?.cuts.as_ref()
+    }
+
+    /// Who knows how long its parts are, where they are not equal.
+    pub(crate) fn sizes(&self) -> Option<Sizes> {
+        self.cuts().map(|cuts| cuts.sizes)
     }
 
     /// The buffer that is read from, if it is another one.

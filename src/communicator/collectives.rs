@@ -4,12 +4,13 @@ use std::sync::{Arc, PoisonError};
 
 use super::Communicator;
 use super::view::{View, Way};
+use crate::buffer::parts::{Cuts, Sizes};
 use crate::element::{DType, ReduceOp};
 use crate::engine::call::mix;
 use crate::engine::{CallDesc, Priority, Program};
 use crate::error::Error;
 use crate::path::{
-    Algorithm, Collective, Explanation, Extent, Placement, Space, VerifiedPlan, choose, out_of_place,
+    Algorithm, Collective, Explanation, Extent, Placement, Space, VerifiedPlan, choose, direct, out_of_place,
 };
 
 /// Programs kept per communicator: as many as there are algorithms, some roots, and some of the caller's own.
@@ -90,14 +91,11 @@ impl Communicator {
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
-        (lengths, counts): (Lengths, Option<&[usize]>),
+        lengths: Lengths,
         dtype: DType,
         way: &Way,
     ) -> (CallDesc, Result<Arc<Program>, Error>) {
-        let count = match counts {
-            Some(counts) => self.count_of_parts(collective, lengths, counts),
-            None => self.count(collective, lengths),
-        };
+        let count = self.count(collective, lengths);
         let mut desc = CallDesc {
             operation,
             dtype,
@@ -107,44 +105,86 @@ impl Communicator {
             tag: None,
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let program = count.map_err(|problem| Error::invalid(operation, problem));
         let program = program.and_then(|_| self.plan(&desc, collective, lengths.placement(), way));
-        let program = program.and_then(|program| match way {
-            Way::Plan(_) if counts.is_some() && !program.plan.keeps_places() => {
-                let name = program.plan.algorithm;
-                let problem = format!(
-                    "the plan \"{name}\" puts parts where others were, which may be of another length"
-                );
-                Err(Error::invalid(operation, problem))
+        self.fingerprint(&mut desc, program.as_ref());
+        (desc, program)
+    }
+
+    /// The same of parts that are not equal, and where they lie.
+    pub(super) fn describe_unequal(
+        &mut self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        (lengths, counts): (Lengths, Counts<'_>),
+        dtype: DType,
+        way: &Way,
+    ) -> (CallDesc, Result<(Arc<Program>, Cuts), Error>) {
+        let cut = match counts {
+            Counts::Agreed(counts) => self.agreed_cuts(collective, lengths, counts),
+            Counts::Own { input, output } => self.own_cuts(collective, lengths, [input, output]),
+        };
+        let is_own = matches!(counts, Counts::Own { .. });
+        let most = lengths.input.unwrap_or_default().max(lengths.output);
+        let total = |cuts: &Cuts| cuts.output.last().copied().unwrap_or_default();
+        let mut desc = CallDesc {
+            operation,
+            dtype,
+            count: if is_own { most } else { cut.as_ref().map_or(most, total) },
+            op,
+            root: collective.root(),
+            tag: None,
+            algorithm: "",
+            fingerprint: 0,
+            own_count: is_own,
+        };
+        let invalid = |problem| Error::invalid(operation, problem);
+        let program = cut.map_err(invalid).and_then(|cuts| {
+            // How long the vector is, nobody knows: the choice depends on ranks alone.
+            let chosen = Way::Algorithm(direct(&self.facts, collective, lengths.placement()));
+            let way = if is_own && matches!(way, Way::Chosen) { &chosen } else { way };
+            let program = self.plan(&desc, collective, lengths.placement(), way)?;
+            let is_users = matches!(way, Way::Plan(_));
+            let fits =
+                if is_own { program.plan.is_direct() } else { !is_users || program.plan.keeps_places() };
+            if fits {
+                return Ok((program, cuts));
             }
-            _ => Ok(program),
+            let name = program.plan.algorithm;
+            Err(invalid(if is_own {
+                format!("by \"{name}\" parts come through ranks that don't know how long they are")
+            } else {
+                format!("the plan \"{name}\" puts parts where others were, which may be of another length")
+            }))
         });
-        if let Ok(program) = &program {
-            desc.algorithm = program.plan.algorithm;
-            let parts =
-                counts.map_or(0, |counts| counts.iter().fold(1, |word, count| mix(word ^ *count as u64)));
-            desc.fingerprint = program.plan.fingerprint() ^ self.key_word ^ parts;
+        self.fingerprint(&mut desc, program.as_ref().map(|(program, _)| program));
+        if let (Counts::Agreed(counts), Ok(_)) = (counts, &program) {
+            desc.fingerprint ^= counts.iter().fold(1, |word, count| mix(word ^ *count as u64));
         }
         (desc, program)
     }
 
-    /// Elements of a vector whose parts have such lengths.
-    fn count_of_parts(
+    fn fingerprint<E>(&self, desc: &mut CallDesc, program: Result<&Arc<Program>, E>) {
+        if let Ok(program) = program {
+            desc.algorithm = program.plan.algorithm;
+            desc.fingerprint = program.plan.fingerprint() ^ self.key_word;
+        }
+    }
+
+    /// Where each part lies in the buffers, of which each holds all of them, or this rank's, or nothing.
+    fn agreed_cuts(
         &self,
         collective: Collective,
         lengths: Lengths,
         counts: &[usize],
-    ) -> Result<usize, String> {
-        let (ranks, me) = (self.size(), self.rank());
-        if counts.len() != ranks {
-            return Err(format!("{} counts for {ranks} ranks: give one for each", counts.len()));
-        }
-        let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
-        let total = total.ok_or("more elements than there can be")?;
-        let input = lengths.input.map(|input| ("input", input, Space::Input));
-        let name = if input.is_some() { "output" } else { "buffer" };
-        for (name, len, space) in input.into_iter().chain([(name, lengths.output, Space::Output)]) {
+    ) -> Result<Cuts, String> {
+        let me = self.rank();
+        let cuts = self.cuts(counts)?;
+        let total = cuts[counts.len()];
+        for (name, len, space) in lengths.buffers() {
             let (needed, why) = match collective.extent(lengths.placement(), space, me) {
                 Extent::All => (total, "the sum of all counts"),
                 Extent::Part => (counts[me.index()], "this rank's count"),
@@ -154,18 +194,86 @@ impl Communicator {
                 return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
             }
         }
-        Ok(total)
+        Ok(Cuts { output: cuts.clone(), input: cuts, sizes: Sizes::Agreed })
+    }
+
+    /// The same where each rank knows its own: those of a buffer that holds all parts; of one that holds one part, that is all of it.
+    fn own_cuts(
+        &self,
+        collective: Collective,
+        lengths: Lengths,
+        counts: [&[usize]; 2],
+    ) -> Result<Cuts, String> {
+        let (ranks, me) = (self.size(), self.rank());
+        self.check_root(collective)?;
+        let extent = |space| collective.extent(lengths.placement(), space, me);
+        let cut = |space, len: usize| {
+            let counts = counts[usize::from(space == Space::Output)];
+            let name = lengths.name(space);
+            let whole = |needed, why| match len == needed {
+                true => Ok(()),
+                false => Err(format!("the {name} has {len} elements: give it {needed}, {why}")),
+            };
+            let part = |len| (0..=ranks).map(|block| if block > me.index() { len } else { 0 }).collect();
+            match extent(space) {
+                Extent::All => {
+                    let cuts = self.cuts(counts)?;
+                    whole(cuts[ranks], "the sum of the counts").map(|()| cuts)
+                }
+                Extent::Part => Ok(part(len)),
+                Extent::None => whole(0, "since only the root's is used").map(|()| part(0)),
+            }
+        };
+        let mut output: Arc<[usize]> = cut(Space::Output, lengths.output)?;
+        let input: Arc<[usize]> =
+            lengths.input.map_or_else(|| Ok(output.clone()), |len| cut(Space::Input, len))?;
+        let own = |cuts: &[usize]| cuts[me.index() + 1] - cuts[me.index()];
+        let is_root = collective.root() == Some(me);
+        let sizes = match collective {
+            Collective::Scatter { .. } if !is_root => Sizes::Learned,
+            _ => Sizes::Told,
+        };
+        if lengths.input.is_some() && (is_root || collective.root().is_none()) {
+            let (gives, gets) = (own(&input), own(&output));
+            if matches!(collective, Collective::Scatter { .. }) && gives < gets {
+                output = (0..=ranks).map(|block| if block > me.index() { gives } else { 0 }).collect();
+            } else if gives != gets {
+                return Err(format!(
+                    "this rank has {gives} elements for itself, but room for {gets}: give it as many"
+                ));
+            }
+        }
+        Ok(Cuts { output, input, sizes })
+    }
+
+    /// Where parts of such lengths begin, and the last one ends.
+    fn cuts(&self, counts: &[usize]) -> Result<Arc<[usize]>, String> {
+        if counts.len() != self.size() {
+            return Err(format!("{} counts for {} ranks: give one for each", counts.len(), self.size()));
+        }
+        let mut cuts = vec![0usize];
+        for count in counts {
+            let end = cuts[cuts.len() - 1].checked_add(*count).ok_or("more elements than there can be")?;
+            cuts.push(end);
+        }
+        Ok(cuts.into())
+    }
+
+    fn check_root(&self, collective: Collective) -> Result<(), String> {
+        let ranks = self.size();
+        match collective.root().filter(|root| root.index() >= ranks) {
+            Some(root) => Err(format!(
+                "there is no rank {root} among {ranks} to be the root: give one from 0 to {}",
+                ranks - 1
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Elements of the vector that buffers of such lengths hold, or of which they hold parts.
     fn count(&self, collective: Collective, lengths: Lengths) -> Result<usize, String> {
         let (ranks, me) = (self.size(), self.rank());
-        if let Some(root) = collective.root().filter(|root| root.index() >= ranks) {
-            return Err(format!(
-                "there is no rank {root} among {ranks} to be the root: give one from 0 to {}",
-                ranks - 1
-            ));
-        }
+        self.check_root(collective)?;
         let Lengths { input, output } = lengths;
         let placement = lengths.placement();
         let extent = |space| collective.extent(placement, space, me);
@@ -186,8 +294,10 @@ impl Communicator {
             }
             _ => len,
         };
-        let Some(input) = input else { return Ok(count) };
-        for (name, len, space) in [("input", input, Space::Input), ("output", output, Space::Output)] {
+        if input.is_none() {
+            return Ok(count);
+        }
+        for (name, len, space) in lengths.buffers() {
             let (needed, why) = match extent(space) {
                 Extent::All => (count, "as many as the vector has"),
                 Extent::Part => (count / ranks, "as many as a part has"),
@@ -303,13 +413,13 @@ impl Communicator {
     }
 }
 
-/// Where parts of such lengths begin, and the last one ends.
-pub(super) fn cuts(counts: &[usize]) -> Arc<[usize]> {
-    let ends = counts.iter().scan(0, |end, count| {
-        *end += count;
-        Some(*end)
-    });
-    std::iter::once(0).chain(ends).collect()
+/// How long the parts are, where they are not equal.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counts<'a> {
+    /// As all ranks have to say.
+    Agreed(&'a [usize]),
+    /// Those in this rank's buffers, where a buffer has all of them.
+    Own { input: &'a [usize], output: &'a [usize] },
 }
 
 /// How many elements a rank has handed in.
@@ -327,6 +437,20 @@ impl Lengths {
 
     const fn placement(self) -> Placement {
         if self.input.is_some() { Placement::OutOfPlace } else { Placement::InPlace }
+    }
+
+    /// What a buffer is called in errors.
+    fn name(self, space: Space) -> &'static str {
+        match (space, self.input) {
+            (Space::Input, _) => "input",
+            (_, Some(_)) => "output",
+            (_, None) => "buffer",
+        }
+    }
+
+    fn buffers(self) -> impl Iterator<Item = (&'static str, usize, Space)> {
+        let input = self.input.map(|len| (self.name(Space::Input), len, Space::Input));
+        input.into_iter().chain([(self.name(Space::Output), self.output, Space::Output)])
     }
 }
 

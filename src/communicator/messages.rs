@@ -216,6 +216,7 @@ impl Communicator {
             tag: Some(of.unwrap_or_default()),
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let wish =
             |from: Option<usize>| Wish { from: from.map(|from| from as u32), tag: of.map(|tag| tag.0) };

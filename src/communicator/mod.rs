@@ -2,6 +2,7 @@
 //!
 //! - `builder`: how processes become one
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
+//! - `unequal`: of parts of which each rank knows its own
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
@@ -37,6 +38,7 @@ mod resources;
 mod scheduling;
 mod split;
 mod suspend;
+mod unequal;
 mod view;
 
 use std::fmt;
@@ -68,6 +70,7 @@ pub use resources::Resources;
 pub use scheduling::SchedulerStats;
 pub use split::{Dup, Split};
 pub use suspend::SuspendedDeadlines;
+pub use unequal::{ScatterV, Scattered};
 pub use view::View;
 
 /// How long an operation may take unless it is told otherwise.

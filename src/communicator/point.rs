@@ -146,6 +146,7 @@ impl Communicator {
             tag: Some(tag),
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         self.submit_lent(self.next_point(), desc, work, lent, guard)
     }

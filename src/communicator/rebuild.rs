@@ -147,6 +147,7 @@ impl Communicator {
             tag: None,
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let (lent, guard) = buffer.lend(&self.staging);
         self.submit_lent(self.epoch + 1, desc, Ok(Work::Rebuild), lent, guard)

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::collectives::{Lengths, cuts};
+use super::collectives::{Counts, Lengths};
 use super::{Communicator, Operation, Prepared};
-use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
+use crate::buffer::lend::{Lend, LendMut, Lent, Nothing, Pair};
 use crate::buffer::parts::Parts;
 use crate::element::{Element, ReduceOp};
 use crate::engine::{Priority, Work};
@@ -206,7 +206,7 @@ impl<'a> View<'a> {
 
     /// See [`Communicator::all_gather_v`].
     pub fn all_gather_v<B: LendMut>(self, buffer: B, counts: &[usize]) -> Operation<B> {
-        self.collective_of(("all_gather_v", Ok(0)), Collective::AllGather, None, Some(counts), buffer)
+        self.unequal("all_gather_v", Collective::AllGather, None, Counts::Agreed(counts), buffer)
     }
 
     /// See [`Communicator::all_gather_v_into`].
@@ -216,18 +216,12 @@ impl<'a> View<'a> {
         O: LendMut<Element = I::Element>,
     {
         let buffers = Pair::new(input, output);
-        self.collective_of(("all_gather_v_into", Ok(0)), Collective::AllGather, None, Some(counts), buffers)
+        self.unequal("all_gather_v_into", Collective::AllGather, None, Counts::Agreed(counts), buffers)
     }
 
     /// See [`Communicator::reduce_scatter_v`].
     pub fn reduce_scatter_v<B: LendMut>(self, buffer: B, counts: &[usize], op: ReduceOp) -> Operation<B> {
-        self.collective_of(
-            ("reduce_scatter_v", Ok(0)),
-            Collective::ReduceScatter,
-            Some(op),
-            Some(counts),
-            buffer,
-        )
+        self.unequal("reduce_scatter_v", Collective::ReduceScatter, Some(op), Counts::Agreed(counts), buffer)
     }
 
     /// See [`Communicator::reduce_scatter_v_into`].
@@ -243,11 +237,11 @@ impl<'a> View<'a> {
         O: LendMut<Element = I::Element>,
     {
         let buffers = Pair::new(input, output);
-        self.collective_of(
-            ("reduce_scatter_v_into", Ok(0)),
+        self.unequal(
+            "reduce_scatter_v_into",
             Collective::ReduceScatter,
             Some(op),
-            Some(counts),
+            Counts::Agreed(counts),
             buffers,
         )
     }
@@ -259,7 +253,7 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        self.collective_of((operation, Ok(0)), collective, op, None, buffer)
+        self.compared(Ok(0), operation, collective, op, buffer)
     }
 
     /// The same, where ranks compare a word beside the call; or of which it is known that it is wrong: it takes its number, and is
@@ -272,33 +266,40 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        self.collective_of((operation, word), collective, op, None, buffer)
+        let View { communicator, way, priority } = self;
+        let seq = communicator.next;
+        communicator.next += 1;
+        let (lent, guard) = buffer.lend(&communicator.staging);
+        let lengths = lengths::<B>(&lent);
+        let (mut desc, program) =
+            communicator.describe(operation, collective, op, lengths, B::Element::DTYPE, &way);
+        let work = word.and_then(|word| {
+            desc.fingerprint ^= word;
+            program.map(Work::Collective)
+        });
+        communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
 
-    /// `counts`: the length of each part, where they are not equal.
-    fn collective_of<B: Lend>(
+    /// The same of parts that are not equal.
+    pub(super) fn unequal<B: Lend>(
         self,
-        (operation, word): (&'static str, Result<u64, Error>),
+        operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
-        counts: Option<&[usize]>,
+        counts: Counts<'_>,
         buffer: B,
     ) -> Operation<B> {
         let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
         let (mut lent, guard) = buffer.lend(&communicator.staging);
-        let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
-        let lengths = Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) };
-        let dtype = B::Element::DTYPE;
-        let (mut desc, program) =
-            communicator.describe(operation, collective, op, (lengths, counts), dtype, &way);
-        if let (Some(counts), Ok(_)) = (counts, &program) {
-            lent.0 = lent.0.with_cuts(cuts(counts));
-        }
-        let work = word.and_then(|word| {
-            desc.fingerprint ^= word;
-            program.map(Work::Collective)
+        let of = (lengths::<B>(&lent), counts);
+        let (desc, program) =
+            communicator.describe_unequal(operation, collective, op, of, B::Element::DTYPE, &way);
+        let work = program.map(|(program, cuts)| {
+            let parts = std::mem::replace(&mut lent.0, Parts::NONE);
+            lent.0 = parts.with_cuts(cuts);
+            Work::Collective(program)
         });
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
@@ -426,8 +427,14 @@ impl<'a> View<'a> {
         count: usize,
     ) -> Result<Prepared<T>, Error> {
         let View { communicator, way, priority } = self;
-        let lengths = (Lengths::in_place(count), None);
+        let lengths = Lengths::in_place(count);
         let (desc, program) = communicator.describe(operation, collective, op, lengths, T::DTYPE, &way);
         Ok(Prepared::new(communicator, priority, desc, program?, count))
     }
+}
+
+/// Elements of what was lent.
+fn lengths<B: Lend>(lent: &Lent) -> Lengths {
+    let elements = |parts: &Parts| parts.raw().len() / size_of::<B::Element>();
+    Lengths { input: lent.0.input().map(elements), output: elements(&lent.0) }
 }

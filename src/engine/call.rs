@@ -9,9 +9,10 @@ use std::time::Duration;
 use super::board::Wish;
 use super::order::Priority;
 use super::program::Program;
+use super::run::counts;
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
-use crate::error::{CallInfo, Error};
+use crate::error::{CallInfo, Counts, Error};
 use crate::kernel::Reduction;
 use crate::path::Post;
 use crate::rank::{Rank, Tag};
@@ -31,6 +32,8 @@ pub(crate) struct CallDesc {
     pub tag: Option<Tag>,
     pub algorithm: &'static str,
     pub fingerprint: u64,
+    /// The count is this rank's own, and others have others.
+    pub own_count: bool,
 }
 
 impl CallDesc {
@@ -44,6 +47,7 @@ impl CallDesc {
             tag: self.tag.filter(|_| !self.takes_any_tag()),
             algorithm: self.algorithm.into(),
             plan: self.fingerprint,
+            counts: self.own_count.then(|| Counts::Own { sent: Vec::new(), taken: Vec::new() }),
         }
     }
 
@@ -87,7 +91,7 @@ impl CallDesc {
         let words = [
             operation.bytes().fold(0u64, |word, byte| word.wrapping_mul(31).wrapping_add(byte.into())),
             self.dtype as u64,
-            self.count as u64,
+            if self.own_count { u64::MAX } else { self.count as u64 },
             self.op.map_or(0, |op| op as u64 + 1),
             peer,
             self.fingerprint,
@@ -117,6 +121,14 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// How long its parts are, where they are not equal.
+    pub(super) fn counts(&self) -> Option<Arc<Counts>> {
+        match &self.work {
+            Work::Collective(program) => counts(program, &self.desc, &self.parts).map(Arc::new),
+            _ => None,
+        }
+    }
+
     /// Moved out from behind a reference; what is left is of no use.
     pub(crate) fn take(&mut self) -> Request {
         let work = std::mem::replace(&mut self.work, Work::Rebuild);

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::board::Board;
-use super::call::Take;
-use super::call::{CallDesc, Op, Request, Work, mix};
+use super::call::{Op, Request, Take, Work, mix};
 use super::direct::Standing;
 use super::due::Holds;
 pub(crate) use super::family::Family;
@@ -200,9 +199,9 @@ impl Channel {
         flying.chain(self.delayed.front().map(|(_, request, _)| request.seq)).min().unwrap_or(self.called)
     }
 
-    pub(crate) fn called(&mut self, seq: u64, desc: CallDesc) {
-        self.called = self.called.max(seq + 1);
-        self.history.push(seq, desc);
+    pub(crate) fn called(&mut self, request: &Request) {
+        self.called = self.called.max(request.seq + 1);
+        self.history.push(request.seq, request.desc, request.counts());
     }
 
     /// The last calls made here, to be told when this rank leaves.

@@ -379,6 +379,7 @@ mod tests {
             tag: None,
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let pool = Pool::new(1 << 20, 1 << 20);
         let mut io = Io::new(0, vec![Via::Myself, Via::Memory], pool, None);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::channel::met_by;
 use super::head::differ;
-use super::history::Past;
 use super::state::State;
 use super::trouble::{decode, encode};
 use crate::error::{CallInfo, Error};
@@ -19,12 +18,13 @@ impl State {
     pub(crate) fn contradicted(&mut self, key: RunKey) {
         let until = self.now + VERDICT;
         let Some(flight) = self.flight(key) else { return };
-        let head = flight.head_mut();
-        if head.verdict.is_some() {
+        if flight.head().verdict.is_some() {
             return;
         }
+        let info = flight.info();
+        let head = flight.head_mut();
         head.verdict = Some(until);
-        let (index, id, seq, info) = (head.channel, head.channel_id, head.seq, head.desc.info());
+        let (index, id, seq) = (head.channel, head.channel_id, head.seq);
         let Some(rank) = self.channels[index].as_ref().map(|channel| channel.rank) else { return };
         if let Some(flight) = self.flight(key) {
             flight.head_mut().calls.push((rank, info.clone()));
@@ -37,14 +37,14 @@ impl State {
     /// A frame for a number that is over here, with another digest than ours had.
     pub(crate) fn contradicted_past(&mut self, index: usize, from: usize, header: &Header) {
         let Some(channel) = self.channels[index].as_mut() else { return };
+        let id = channel.id;
         let Some(past) = channel.past_call(header.number) else { return };
-        let desc = past.desc;
-        if header.digest == desc.digest() || header.digest == 0 || !past.answers(from) {
+        if header.digest == past.desc.digest() || header.digest == 0 || !past.answers(from) {
             return;
         }
-        let mut answer = Header::new(Kind::Mismatch, channel.id, header.number);
+        let mut answer = Header::new(Kind::Mismatch, id, header.number);
         answer.flags = ASK;
-        let body = encode(&desc.info());
+        let body = encode(&past.info());
         self.tell(index, from, Outgoing::with_body(answer, body));
     }
 
@@ -63,19 +63,20 @@ impl State {
         } else if seq >= channel.called {
             channel.tombs.contradict(seq, from, call)?;
         } else if let Some(past) = channel.past_call(seq) {
-            let Past { desc, told, .. } = *past;
+            let (operation, told, info) = (past.desc.operation, past.told, past.info());
             let answer = header.flags & ASK != 0 && past.answers(from);
-            if desc.info() != call && !told {
+            let body = encode(&info);
+            if info.contradicts(channel.rank, &call, from) && !told {
                 channel.told(seq);
-                let calls = [(channel.rank, desc.info()), (from, call)];
-                let late = channel.mismatch(desc.operation, seq, &calls);
+                let calls = [(channel.rank, info), (from, call)];
+                let late = channel.mismatch(operation, seq, &calls);
                 channel.late.get_or_insert(late);
                 // All at once: this rank may leave when it is told, and not hear who asks later.
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
-                self.broadcast(index, answer, &encode(&desc.info()));
+                self.broadcast(index, answer, &body);
             } else if answer {
                 let answer = Header::new(Kind::Mismatch, header.channel, seq);
-                self.tell(index, from, Outgoing::with_body(answer, encode(&desc.info())));
+                self.tell(index, from, Outgoing::with_body(answer, body));
             }
         }
         Ok(())

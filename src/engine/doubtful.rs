@@ -159,6 +159,7 @@ mod tests {
             tag: Some(Tag(7)),
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let request = Request {
             channel,

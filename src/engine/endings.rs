@@ -175,6 +175,7 @@ mod tests {
             tag: None,
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         let mut request = Request {
             channel: 0,

@@ -1,7 +1,15 @@
 //! What all operations in flight have in common.
 
+use super::call::Arrival;
 use super::head::Head;
 use super::state::Flight;
+use crate::error::{CallInfo, Counts};
+use crate::link::frame::Header;
+
+/// The same with counts, where they are known.
+pub(super) fn with_counts(call: CallInfo, counts: Option<&Counts>) -> CallInfo {
+    CallInfo { counts: counts.cloned().or(call.counts), ..call }
+}
 
 impl Flight {
     pub(crate) fn head(&self) -> &Head {
@@ -21,6 +29,33 @@ impl Flight {
             Flight::Direct(direct) => &mut direct.head,
             Flight::Point(point) => &mut point.head,
             Flight::Rebuild(waiting) => &mut waiting.head,
+        }
+    }
+
+    /// Whether a frame is for this very call, and what it is of as long as it may be.
+    pub(crate) fn agrees(&mut self, from: usize, header: &Header) -> bool {
+        self.head().digest == header.digest
+            && match self {
+                Flight::Collective(run) => run.takes(from, header),
+                _ => true,
+            }
+    }
+
+    /// What was called, as others are told where ranks disagree.
+    pub(crate) fn info(&self) -> CallInfo {
+        let counts = match self {
+            Flight::Collective(run) => run.counts(),
+            _ => None,
+        };
+        with_counts(self.head().desc.info(), counts.as_deref())
+    }
+
+    /// The message that it got, of which it did not know everything before.
+    pub(super) fn arrival(&self) -> Option<Arrival> {
+        match self {
+            Flight::Point(point) => point.arrival,
+            Flight::Collective(run) => run.arrival(),
+            _ => None,
         }
     }
 

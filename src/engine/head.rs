@@ -84,5 +84,8 @@ impl Head {
 
 /// Whether it is known that ranks call different things.
 pub(super) fn differ(calls: &[(usize, CallInfo)]) -> bool {
-    calls.windows(2).any(|pair| pair[0].1 != pair[1].1)
+    let mut all = calls.iter().enumerate();
+    all.any(|(at, (me, call))| {
+        calls[at + 1..].iter().any(|(rank, other)| call.contradicts(*me, other, *rank))
+    })
 }

@@ -4,9 +4,11 @@
 //! one with a root may end long before others call it. So those are remembered for as far ahead as a rank can be.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::call::CallDesc;
-use crate::error::CallInfo;
+use super::flight::with_counts;
+use crate::error::{CallInfo, Counts};
 
 /// Calls remembered whatever they were.
 const RECENT_MAX: usize = 64;
@@ -19,6 +21,8 @@ const FAR_MAX: usize = 8192;
 pub(crate) struct Past {
     seq: u64,
     pub desc: CallDesc,
+    /// How long its parts are, where they are not equal: of recent ones.
+    counts: Option<Arc<Counts>>,
     /// Its caller knows, or will be told, that it did not go well.
     pub told: bool,
     /// Ranks that contradict it and have been told what was called.
@@ -27,7 +31,12 @@ pub(crate) struct Past {
 
 impl Past {
     fn new(seq: u64, desc: CallDesc) -> Past {
-        Past { seq, desc, told: false, answered: Vec::new() }
+        Past { seq, desc, counts: None, told: false, answered: Vec::new() }
+    }
+
+    /// What was called, as others are told where ranks disagree.
+    pub(crate) fn info(&self) -> CallInfo {
+        with_counts(self.desc.info(), self.counts.as_deref())
     }
 
     /// Whether this rank is to be told what was called: once.
@@ -52,14 +61,14 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn push(&mut self, seq: u64, desc: CallDesc) {
+    pub(super) fn push(&mut self, seq: u64, desc: CallDesc, counts: Option<Arc<Counts>>) {
         if self.recent.len() == RECENT_MAX
             && let Some(past) = self.recent.pop_front()
             && past.desc.root.is_some()
         {
             self.keep(past);
         }
-        self.recent.push_back(Past::new(seq, desc));
+        self.recent.push_back(Past { counts, ..Past::new(seq, desc) });
     }
 
     fn keep(&mut self, past: Past) {
@@ -129,6 +138,7 @@ mod tests {
             tag: None,
             algorithm: "",
             fingerprint: 1,
+            own_count: false,
         }
     }
 
@@ -138,7 +148,7 @@ mod tests {
         let all = (RECENT_MAX + 2 * FAR_MAX) as u64;
         for seq in 0..all {
             let root = (!seq.is_multiple_of(2)).then_some(Rank(0));
-            history.push(seq, call(seq as usize % 10, root));
+            history.push(seq, call(seq as usize % 10, root), None);
         }
         let recent = all - RECENT_MAX as u64;
         assert_eq!((history.far.len(), history.kinds.len()), (FAR_MAX, 5));
@@ -153,13 +163,13 @@ mod tests {
             assert!(past.told && !past.answers(3) && past.answers(2), "{seq}");
         }
         assert!(history.find(recent - 2).is_none() && history.find(all).is_none());
-        (all..all + 4).for_each(|seq| history.push(seq, call(99, Some(Rank(0)))));
+        (all..all + 4).for_each(|seq| history.push(seq, call(99, Some(Rank(0))), None));
         assert!(history.find(1).is_some() && history.find(3).is_none(), "the oldest go");
         let past = history.find(recent + 1).unwrap();
         assert!(!past.told && past.answers(7));
         let told = history.find(recent + 3).unwrap();
         told.told = true;
-        (all..all + 9).for_each(|seq| history.push(seq + 4, call(99, None)));
+        (all..all + 9).for_each(|seq| history.push(seq + 4, call(99, None), None));
         assert!(history.find(recent + 3).unwrap().told, "what was said of it goes along");
         assert_eq!(history.last(2).map(|(seq, _)| seq).collect::<Vec<_>>(), [all + 12, all + 11]);
     }

@@ -133,10 +133,10 @@ impl State {
             Place::Early => return Err("payload that nobody asked for".into()),
         };
         let Some((flight, io)) = self.flight_and_io(key) else { return Ok(Sink::Discard) };
-        if flight.head().digest != header.digest {
+        let from = flight.head().rank_of(peer);
+        if !flight.agrees(from, header) {
             return Ok(Sink::Owned(io.spare(length)));
         }
-        let from = flight.head().rank_of(peer);
         match flight {
             Flight::Collective(run) => run.sink(from, header, io),
             Flight::Exchange(exchange) => exchange.sink(from, header, io),
@@ -204,9 +204,13 @@ impl State {
             Kind::Lend | Kind::Taken | Kind::Declined if header.flags & POINT != 0 => {
                 self.lend_message(index, from, header, bytes)
             }
-            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken | Kind::Declined => {
-                self.collective(index, from, header, bytes)
-            }
+            Kind::Data
+            | Kind::Credit
+            | Kind::Request
+            | Kind::Lend
+            | Kind::Taken
+            | Kind::Declined
+            | Kind::Size => self.collective(index, from, header, bytes),
             Kind::Eager => {
                 self.next_message(index, from, header.number)?;
                 let content = Content::Whole(bytes);
@@ -239,9 +243,13 @@ impl State {
         let late = match header.kind {
             Kind::Lend | Kind::Taken | Kind::Declined if header.flags & POINT != 0 => false,
             Kind::Eager | Kind::Offer => true,
-            Kind::Data | Kind::Credit | Kind::Request | Kind::Lend | Kind::Taken | Kind::Declined => {
-                header.number >= channel.called
-            }
+            Kind::Data
+            | Kind::Credit
+            | Kind::Request
+            | Kind::Lend
+            | Kind::Taken
+            | Kind::Declined
+            | Kind::Size => header.number >= channel.called,
             _ => false,
         };
         late && channel.failed.is_some()
@@ -317,7 +325,7 @@ impl State {
         bytes: Vec<u8>,
     ) -> Result<(), String> {
         let Some((flight, io)) = self.flight_and_io(key) else { return Ok(()) };
-        let agreed = flight.head().digest == header.digest;
+        let agreed = flight.agrees(from, header);
         let peer = flight.head().members[from] as usize;
         if header.flags & EAGER != 0 {
             io.consume_eager(peer, header.length as usize);
@@ -344,6 +352,8 @@ impl State {
             (Flight::Exchange(_), Kind::Lend | Kind::Taken | Kind::Declined) => {
                 Err("lends what is sent".into())
             }
+            (Flight::Collective(run), Kind::Size) => run.sized(from, header),
+            (Flight::Exchange(_), Kind::Size) => Err("tells a length that is known".into()),
             _ => Ok(()),
         }
     }

@@ -63,7 +63,7 @@ impl State {
         let mut part = Part::new(terms, (channel.rank, channel.members.len()), program, parts, memory);
         part.lend(channel.id, &channel.members, &mut channel.standing, &mut self.io);
         // The others begin meanwhile.
-        channel.called(request.seq, request.desc);
+        channel.called(request);
         self.now = clock.now();
         self.polled_at = self.now;
         let me = self.io.me;

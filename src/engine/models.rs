@@ -49,6 +49,7 @@ fn request(seq: u64) -> Request {
         tag: None,
         algorithm: "",
         fingerprint: 0,
+        own_count: false,
     };
     let (work, parts, deadline) = (Work::Send { to: 0 }, Parts::NONE, Duration::ZERO);
     Request { channel: 0, seq, desc, digest: 0, work, parts, deadline, priority: Priority::Normal }

@@ -24,6 +24,7 @@ use super::io::{EAGER_MAX, EAGER_OVERHEAD, EAGER_WINDOW, Via};
 use super::run::WINDOW;
 use super::spaces::Spaces;
 use super::state::State;
+use crate::buffer::parts::Sizes;
 use crate::buffer::pool::Pool;
 
 /// Memory per process beyond the users' buffers, if nothing else is said: little beside a model, and enough to keep a
@@ -136,11 +137,16 @@ impl State {
         let Work::Collective(program) = &request.work else { return Need::default() };
         let spaces = Spaces::new(program, &request.desc, &request.parts);
         let bytes = request.desc.bytes();
+        // Of each message, how long it is may come as well.
+        let frames = match request.parts.sizes() {
+            Some(Sizes::Told | Sizes::Learned) => 2,
+            Some(Sizes::Agreed) | None => 1,
+        };
         let windows = if self.io.hub.is_some() { 0 } else { program.windows };
         Need {
             bytes: program.scratch.iter().map(|span| spaces.bytes(*span)).sum::<usize>()
                 + windows * bytes.min(WINDOW),
-            frames: program.messages.max(FRAMES_LEAST),
+            frames: (program.messages * frames).max(FRAMES_LEAST),
         }
     }
 

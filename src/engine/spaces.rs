@@ -11,7 +11,10 @@ use crate::path::{Partition, Range, Space};
 /// The buffers of one call, cut as its plan cuts the vector, or where the caller does.
 #[derive(Clone, Debug)]
 pub(crate) struct Spaces {
+    /// Of the output, and of whatever is put aside.
     cut: Cut,
+    /// Of the input, where it is cut otherwise.
+    input_cut: Option<Cut>,
     /// Bytes of an element.
     size: usize,
     output: Buffer,
@@ -48,20 +51,27 @@ struct Buffer {
 
 impl Spaces {
     pub(crate) fn new(program: &Program, desc: &CallDesc, parts: &Parts) -> Spaces {
-        let cut = match parts.cuts() {
-            Some(offsets) => Cut::At(offsets.clone()),
-            None => Cut::Even(program.partition(desc.count)),
+        let (cut, input_cut) = match parts.cuts() {
+            Some(cuts) => (Cut::At(cuts.output.clone()), Some(Cut::At(cuts.input.clone()))),
+            None => (Cut::Even(program.partition(desc.count)), None),
         };
-        let buffer = |raw: Raw, block: u32| Buffer { raw, first: cut.offset(block) };
-        let input = parts.input().map_or(Raw::EMPTY, Parts::raw);
-        let output = buffer(parts.raw(), program.first_block.output);
-        let input = buffer(input, program.first_block.input);
-        Spaces { cut, size: desc.dtype.size(), output, input }
+        let output = Buffer { raw: parts.raw(), first: cut.offset(program.first_block.output) };
+        let raw = parts.input().map_or(Raw::EMPTY, Parts::raw);
+        let first = input_cut.as_ref().unwrap_or(&cut).offset(program.first_block.input);
+        let input = Buffer { raw, first };
+        Spaces { cut, input_cut, size: desc.dtype.size(), output, input }
     }
 
-    /// Bytes of a range, wherever it lies.
+    fn cut(&self, space: Space) -> &Cut {
+        match &self.input_cut {
+            Some(cut) if space == Space::Input => cut,
+            _ => &self.cut,
+        }
+    }
+
+    /// Bytes of a range.
     pub(crate) fn bytes(&self, range: Range) -> usize {
-        self.cut.elements(range).len() * self.size
+        self.cut(range.space).elements(range).len() * self.size
     }
 
     /// A range of the caller's buffers, or of a scratch area that begins with block `first`.
@@ -74,7 +84,7 @@ impl Spaces {
                 Buffer { raw, first: self.cut.offset(block) }
             }
         };
-        let elements = self.cut.elements(range);
+        let elements = self.cut(range.space).elements(range);
         raw.sub((elements.start - first) * self.size..(elements.end - first) * self.size)
     }
 }

@@ -257,7 +257,7 @@ impl State {
         let collective = request.desc.tag.is_none();
         // Others know where this rank stopped, once it has said so: what is refused here since contradicts nobody.
         if collective && !channel.parted {
-            channel.called(request.seq, request.desc);
+            channel.called(request);
         }
         let blameless = channel.is_blameless()
             && !op.is_cancelled()
@@ -503,7 +503,7 @@ impl State {
             Flight::Point(point) => point.end(!forget, &mut self.io),
             Flight::Rebuild(waiting) => Some(std::mem::replace(&mut waiting.parts, Parts::NONE)),
         };
-        let arrival = if let Flight::Point(point) = flight { point.arrival } else { None };
+        let arrival = flight.arrival();
         let head = flight.head();
         self.room.release(head.aside);
         self.order.ended(head.priority);

@@ -67,7 +67,7 @@ impl Core {
         io.peers[pair.peer].consumed_told = consumed;
         (self.state.now, self.state.polled_at) = (now, now);
         if let Some(channel) = self.state.channels[request.channel].as_mut() {
-            channel.called(request.seq, request.desc);
+            channel.called(request);
         }
         let found = self.await_vector(&pair, raw, looks);
         if matches!(found, Ok(true)) {

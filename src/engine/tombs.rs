@@ -219,6 +219,7 @@ mod tests {
             tag: None,
             algorithm: String::new(),
             plan: 0,
+            counts: None,
         };
         for seq in 0..5_000u64 {
             tombs.contradict(seq, 0, call(seq)).unwrap();

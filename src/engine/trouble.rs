@@ -541,6 +541,7 @@ mod tests {
             tag: Some(Tag(9)),
             algorithm: "ring".into(),
             plan: 7,
+            counts: None,
         };
         let report = Report {
             operation: "recv".into(),

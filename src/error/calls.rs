@@ -13,7 +13,7 @@ pub struct CallInfo {
     pub operation: String,
     /// Element type.
     pub dtype: DType,
-    /// Elements per rank.
+    /// Elements per rank. Of a collective in which each rank gives its own counts, those of its buffer.
     pub count: u64,
     /// Reduction, where there is one.
     pub op: Option<ReduceOp>,
@@ -25,6 +25,62 @@ pub struct CallInfo {
     pub algorithm: String,
     /// The plan's fingerprint, with that of a key or a group: it tells plans apart that have one name. Shown where nothing else differs.
     pub plan: u64,
+    /// Of a collective of unequal parts, how long they are, where that is in question.
+    pub counts: Option<Counts>,
+}
+
+/// How long the parts of a collective are, in elements.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum Counts {
+    /// Of each rank's part, as all ranks have to give it.
+    Parts(Vec<u64>),
+    /// Each rank gives its own, and what one sends another has to take.
+    Own {
+        /// What it sends to each rank; `None` where nothing is sent.
+        sent: Vec<Option<u64>>,
+        /// What it takes from each rank; `None` where nothing is taken, or whatever comes.
+        taken: Vec<Option<u64>>,
+    },
+}
+
+impl CallInfo {
+    /// Whether it is a call of rank `me` that does not go with what another rank calls.
+    pub(crate) fn contradicts(&self, me: usize, other: &CallInfo, rank: usize) -> bool {
+        let clash =
+            |mine: &Counts, others: &Counts| mine.clash(me, others, rank) || others.clash(rank, mine, me);
+        !self.is_told_as(other)
+            || self
+                .counts
+                .as_ref()
+                .zip(other.counts.as_ref())
+                .is_some_and(|(mine, others)| clash(mine, others))
+    }
+
+    /// Equal but for counts that each rank gives itself, or that are not known of one.
+    fn is_told_as(&self, other: &CallInfo) -> bool {
+        let (same_counts, count) = match (&self.counts, &other.counts) {
+            (Some(Counts::Own { .. }), Some(Counts::Own { .. })) => (true, self.count),
+            (Some(Counts::Parts(mine)), Some(Counts::Parts(others))) => (mine == others, other.count),
+            (None, Some(Counts::Own { .. })) | (Some(Counts::Own { .. }), None) => (false, other.count),
+            _ => (true, other.count),
+        };
+        let known = |call: &CallInfo, count| CallInfo { counts: None, count, ..call.clone() };
+        same_counts && known(self, self.count) == known(other, count)
+    }
+}
+
+impl Counts {
+    /// Whether rank `me` sends rank `other` what that does not take.
+    fn clash(&self, me: usize, others: &Counts, other: usize) -> bool {
+        self.passed(me, others, other).is_some_and(|(sent, taken)| sent != taken)
+    }
+
+    /// What one sends, and the other takes.
+    fn passed(&self, me: usize, others: &Counts, other: usize) -> Option<(u64, u64)> {
+        let (Counts::Own { sent, .. }, Counts::Own { taken, .. }) = (self, others) else { return None };
+        (*sent.get(other)?).zip(*taken.get(me)?)
+    }
 }
 
 impl fmt::Display for CallInfo {
@@ -36,7 +92,13 @@ impl fmt::Display for CallInfo {
         if self.operation == "create" {
             return write!(f, "create(group {:016x})", self.plan);
         }
-        write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
+        match &self.counts {
+            Some(Counts::Own { .. }) => write!(f, "{}({}", self.operation, self.dtype)?,
+            Some(Counts::Parts(counts)) => {
+                write!(f, "{}({} × {}, counts {counts:?}", self.operation, self.count, self.dtype)?;
+            }
+            None => write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?,
+        }
         if let Some(op) = self.op {
             write!(f, ", {op}")?;
         }
@@ -57,7 +119,7 @@ impl fmt::Display for CallInfo {
 pub(super) fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
     let mut groups: Vec<(&CallInfo, Vec<Rank>)> = Vec::new();
     for (rank, call) in calls {
-        match groups.iter_mut().find(|(known, _)| *known == call) {
+        match groups.iter_mut().find(|(known, _)| known.is_told_as(call)) {
             Some((_, ranks)) => ranks.push(*rank),
             None => groups.push((call, vec![*rank])),
         }
@@ -73,7 +135,30 @@ pub(super) fn list_calls(calls: &[(Rank, CallInfo)]) -> String {
             _ => format!("ranks {} call {text}{plan}", runs(ranks)),
         }
     });
-    each.collect::<Vec<_>>().join("; ")
+    let texts: Vec<String> = each.collect();
+    if groups.len() == 1 { pairs(calls).unwrap_or_else(|| texts.join("; ")) } else { texts.join("; ") }
+}
+
+/// Of ranks that call the same, who sends what the other does not take.
+fn pairs(calls: &[(Rank, CallInfo)]) -> Option<String> {
+    /// Pairs that are named: what is wrong with one is mostly wrong with all.
+    const NAMED: usize = 4;
+    let all = calls.iter().flat_map(|one| calls.iter().map(move |other| (one, other)));
+    let wrong = all.filter_map(|((from, sends), (to, takes))| {
+        let passed = sends.counts.as_ref()?.passed(from.index(), takes.counts.as_ref()?, to.index());
+        passed.filter(|(sent, taken)| sent != taken).map(|(sent, taken)| {
+            format!("rank {from} sends {sent} × {} to rank {to}, which takes {taken}", sends.dtype)
+        })
+    });
+    let wrong: Vec<String> = wrong.collect();
+    let rest = match wrong.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        1 => "; and another pair".to_string(),
+        more => format!("; and {more} more pairs"),
+    };
+    let (_, call) = calls.first().filter(|_| !wrong.is_empty())?;
+    let named = wrong.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    Some(format!("all call {call}, but {named}{rest}"))
 }
 
 /// "0–6, 8".
@@ -108,6 +193,7 @@ mod tests {
             tag: None,
             algorithm: "ring".into(),
             plan: 1,
+            counts: None,
         };
         let barrier = CallInfo { operation: "barrier".into(), ..call(1) };
         let mut calls: Vec<(Rank, CallInfo)> = (0..12).map(|rank| (Rank(rank), call(1000))).collect();

@@ -8,7 +8,7 @@ use super::shm::Grant;
 /// First bytes of every frame.
 const MAGIC: u32 = 0x4d4d_4348; // "HCMM", little endian
 /// Changes whenever frames do; checked at rendezvous too, so that a mismatch is told before any frame.
-pub(crate) const VERSION: u8 = 9;
+pub(crate) const VERSION: u8 = 10;
 /// Payload of one frame at most: small enough to stay in a core's second-level cache until it is reduced.
 pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
 /// Frames with text or descriptors are no longer than this.
@@ -61,11 +61,13 @@ pub(crate) enum Kind {
     Taken = 19,
     /// The receiver can't read further than `offset` where message `item` is lent: the rest is to be sent.
     Declined = 20,
+    /// Message `item` of a collective has `offset` bytes, which its receiver may not know.
+    Size = 21,
 }
 
 impl Kind {
     /// By their bytes, which begin at 1.
-    pub(crate) const ALL: [Kind; 20] = [
+    pub(crate) const ALL: [Kind; 21] = [
         Kind::Data,
         Kind::Credit,
         Kind::Request,
@@ -86,6 +88,7 @@ impl Kind {
         Kind::Lend,
         Kind::Taken,
         Kind::Declined,
+        Kind::Size,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {

@@ -323,6 +323,11 @@ impl Lease {
         self.slots.get(slot)?.owner.lent.load(Ordering::Acquire).checked_sub(1)
     }
 
+    /// Reader: how long the range is, if there is one.
+    pub(crate) fn bytes(&self, slot: usize) -> Option<usize> {
+        self.slots.get(slot).map(|slot| slot.owner.bytes.load(Ordering::Relaxed))
+    }
+
     /// Reader: the range, to be read before [`leave`](Self::leave); `None` if the lease was revoked.
     pub(crate) fn enter(&self, slot: usize) -> Option<Raw> {
         let Slot { owner, reader, .. } = &self.slots[slot];

@@ -30,5 +30,6 @@ pub(crate) use plan::Extent;
 pub use plan::{
     Action, After, Collective, Partition, Placement, Plan, Post, Range, RankPlan, Source, Space, Step, StepId,
 };
+pub(crate) use select::direct;
 pub use select::{Choice, Explanation, Facts, Order, PlanError, Unsupported, build, choose, prove};
 pub use verify::{RANKS_MAX, VerifiedPlan, VerifyError, association, verify};

@@ -469,6 +469,37 @@ impl Plan {
         self.ranks.iter().enumerate().all(|(rank, part)| part.steps.iter().all(|step| stays(rank, step)))
     }
 
+    /// Whether each part goes straight from whom it is of to whom it is for, so that nobody else need know how long it is.
+    pub(crate) fn is_direct(&self) -> bool {
+        let is_part = |rank: usize, step: &Step| {
+            let (me, range) = (Rank(rank as u32), step.action.range());
+            let is_of = |other: Rank, from: Rank, to: Rank| match self.collective {
+                Collective::AllToAll => range.first == other.0,
+                Collective::Gather { root } => to == root && range.first == from.0,
+                Collective::Scatter { root } => from == root && range.first == to.0,
+                _ => false,
+            };
+            let fits = match &step.action {
+                Action::Send { to, .. } => is_of(*to, me, *to),
+                Action::Place { from, .. } => is_of(*from, *from, me),
+                // In another buffer, another's part may be of another length than the one from there.
+                Action::Copy { src, .. } => {
+                    src.first == range.first && (src.space != Space::Input || range.first == me.0)
+                }
+                Action::Reduce { .. } => false,
+            };
+            let streams = step.after.iter().all(|after| match after {
+                After::Stream(on) => {
+                    let on = self.ranks[rank].steps[usize::from(*on)].action.range();
+                    on.first == range.first && (on.space == Space::Input) == (range.space == Space::Input)
+                }
+                After::Whole(_) => true,
+            });
+            fits && streams && range.count == 1
+        };
+        self.ranks.iter().enumerate().all(|(rank, part)| part.steps.iter().all(|step| is_part(rank, step)))
+    }
+
     /// Whether both have the same number of elements, whatever the count: the same blocks, or as many where each block is one
     /// of the equal parts.
     pub fn fits(&self, one: &Range, other: &Range) -> bool {

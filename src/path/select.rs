@@ -315,6 +315,16 @@ fn preferred_scan(facts: &Facts, bytes: u64, any_order: bool) -> (Algorithm, &'s
     }
 }
 
+/// The algorithm by which each part goes straight to where it is needed, whose length only its sender knows.
+pub(crate) fn direct(facts: &Facts, collective: Collective, placement: Placement) -> Algorithm {
+    match collective {
+        Collective::Gather { .. } | Collective::Scatter { .. } => Algorithm::FlatTree,
+        // In one buffer, it is the one that puts parts aside each for itself.
+        _ if facts.world <= facts.mesh_ranks_max || placement == Placement::InPlace => Algorithm::MeshOneShot,
+        _ => Algorithm::Pairwise,
+    }
+}
+
 /// The plan of an algorithm for `n` ranks, in place.
 ///
 /// # Errors

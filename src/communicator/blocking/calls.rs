@@ -54,7 +54,7 @@ impl Keyed {
 
 impl<'a> Calls<'a> {
     /// The options, once it is clear that a thread may wait: nothing is lent yet, so that it may unwind.
-    fn allowed(self) -> View<'a> {
+    pub(super) fn allowed(self) -> View<'a> {
         self.0.communicator().engine.allow_blocking();
         self.0
     }

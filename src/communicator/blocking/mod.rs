@@ -28,8 +28,10 @@
 //! ```
 
 mod calls;
+mod unequal;
 
 pub use calls::Calls;
+pub use unequal::{all_to_all_v, all_to_all_v_into, gather_v, gather_v_into, scatter_v, scatter_v_into};
 
 use super::{Communicator, Operation, Prepared};
 use crate::buffer::lend::{Blocked, BlockedInput, Pair};

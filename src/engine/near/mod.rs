@@ -86,7 +86,7 @@ impl Core {
         if let (Some(channel), Work::Collective(_)) =
             (self.state.channels[request.channel].as_mut(), &request.work)
         {
-            channel.called(request.seq, request.desc);
+            channel.called(request);
         }
     }
 

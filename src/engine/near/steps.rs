@@ -15,6 +15,7 @@ use super::super::shared::Submitted;
 use super::super::spaces::Spaces;
 use super::super::state::{Flight, State};
 use super::Terms;
+use crate::buffer::parts::Sizes;
 use crate::buffer::raw::Raw;
 use crate::link::frame::Header;
 use crate::link::tcp::Broken;
@@ -82,14 +83,15 @@ impl Core {
         let Work::Collective(program) = &request.work else { return None };
         let program = program.clone();
         let straight = program.straight.as_ref()?;
-        if !self.can_walk(request, &program) {
+        let spaces = Spaces::new(&program, &request.desc, &request.parts);
+        if !self.can_walk(request, &program, &spaces) {
             return None;
         }
         let channel = self.state.channels[request.channel].as_ref()?;
         let mut walk = Walk {
             program: &program,
             straight,
-            spaces: Spaces::new(&program, &request.desc, &request.parts),
+            spaces,
             members: channel.members.clone(),
             bytes: request.desc.bytes(),
             call: (channel.id, request.seq, request.digest),
@@ -105,13 +107,13 @@ impl Core {
         Some(self.go_on(clock, record, problem, |state, op| state.fly_steps(op, request.take(), done)))
     }
 
-    fn can_walk(&self, request: &Request, program: &Program) -> bool {
+    fn can_walk(&self, request: &Request, program: &Program, spaces: &Spaces) -> bool {
         let Some(channel) = self.state.way(request) else { return false };
         // What one of whom it gets nothing has said may be that the call is given up.
         let is_open = |peer: &u32| *peer as usize == self.state.io.me || self.is_near(*peer as usize);
-        let spaces = Spaces::new(program, &request.desc, &request.parts);
         let is_small = |step: &Step| spaces.bytes(step.range) <= EAGER_MAX;
         request.desc.bytes() <= BYTES_MAX
+            && request.parts.sizes() != Some(Sizes::Learned)
             && program.steps.iter().all(is_small)
             && self.is_clear()
             && channel.members.iter().all(is_open)

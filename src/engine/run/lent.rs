@@ -79,6 +79,7 @@ impl Run {
             Outgoing::control(header)
         };
         self.steps[index].queued = limit;
+        self.tell_size(index, (peer, message), io);
         io.control(peer, frame);
         // Telling it lets no other step move.
         false
@@ -146,6 +147,7 @@ impl Run {
     ) -> Result<(), String> {
         let program = self.program.clone();
         let input = program.incoming(from, header.item).ok_or(super::NOT_IN_PLAN)?;
+        self.told.check(input)?;
         let len = self.steps[program.inputs[input].step].raw.len();
         let size = self.head.desc.dtype.size();
         let upto =

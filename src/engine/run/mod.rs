@@ -4,18 +4,22 @@
 //! allow; links report arrivals and releases, in-process peers are looked at. No step is ever blocked on: what can't
 //! move is left where it is.
 //!
+//! - [`counted`]: messages of which one rank says how long they are
 //! - [`credit`]: how far messages may go
 //! - [`intake`]: what links bring
 //! - [`lent`]: messages that are read where they lie, in other processes
 //! - [`reduce`]: reductions, and results written to peers
 //! - [`waiting`]: who is waited for
 
+mod counted;
 mod credit;
 mod intake;
 mod lent;
 mod reduce;
 mod waiting;
 
+use counted::Told;
+pub(super) use counted::counts;
 pub(crate) use credit::check_request;
 pub(crate) use intake::{Due, NOT_IN_PLAN};
 use lent::Message;
@@ -52,6 +56,7 @@ pub(crate) struct Run {
     program: Arc<Program>,
     parts: Parts,
     spaces: Spaces,
+    told: Told,
     steps: Vec<StepState>,
     inputs: Vec<InputState>,
     scratch: Vec<Block>,
@@ -162,11 +167,13 @@ impl Run {
         memory.offers.resize(head.members.len(), None);
         let places = [Some(&parts), parts.input()].map(|parts| io.place_of(parts?));
         let spaces = Spaces::new(&program, &head.desc, &parts);
+        let told = Told::new(parts.sizes(), &program);
         let mut run = Run {
             head,
             program,
             parts,
             spaces,
+            told,
             steps: memory.steps,
             inputs: memory.inputs,
             scratch: memory.scratch,
@@ -235,7 +242,7 @@ impl Run {
 
     /// A rank of this process has begun, with an equal digest. Says whether it lends as it has to.
     pub(crate) fn accept_offer(&mut self, from: usize, lease: Arc<Lease>) -> bool {
-        let agreed = lease.digest == self.head.digest;
+        let agreed = lease.digest == self.head.digest && self.takes_lent(from, &lease);
         if agreed {
             self.offers[from] = Some(lease);
         }
@@ -397,6 +404,7 @@ impl Run {
             } else if step.credit == 0 {
                 if !std::mem::replace(&mut step.asked, true) {
                     header.kind = Kind::Request;
+                    self.tell_size(index, (peer, message), io);
                     io.control(peer, Outgoing::control(header));
                 }
                 return false;
@@ -407,6 +415,8 @@ impl Run {
             // Handing it over lets no other step move.
             return false;
         }
+        self.tell_size(index, (peer, message), io);
+        let step = &mut self.steps[index];
         let mut moved = false;
         while step.queued < limit.min(step.credit)
             && let Some(class) = io.class_with_room(peer, self.head.priority, len)
@@ -437,7 +447,7 @@ impl Run {
 
     fn place_stream(&mut self, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
         let raw = self.steps[index].raw;
-        if raw.len() > EAGER_MAX && limit > 0 {
+        if raw.len() > EAGER_MAX && limit > 0 && self.told.knows(input) {
             self.grant_portion(input, limit, raw.len(), io);
         }
         let state = &mut self.inputs[input];

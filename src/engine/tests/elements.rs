@@ -70,6 +70,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         tag: None,
         algorithm: "",
         fingerprint: 0,
+        own_count: false,
     };
     let (mut state, channel) = rank_of_four();
     let op = Arc::new(Op::default());

@@ -31,6 +31,7 @@ fn refused(scene: &mut Scene) -> Error {
         tag: None,
         algorithm: "",
         fingerprint: 0,
+        own_count: false,
     };
     let problem = Error::InvalidArgument { operation: desc.operation.into(), problem: "on purpose".into() };
     let op = flying(scene.engine.submit(Request {

@@ -137,6 +137,7 @@ pub(super) fn call_info(operation: &str) -> CallInfo {
         tag: None,
         algorithm: "ring".into(),
         plan: 0,
+        counts: None,
     }
 }
 

@@ -10,6 +10,7 @@
 //!   read where it lies, the peer's and this rank's; `segments`: where that lies comes and goes, or does not come
 //! - `ended`: what is left of operations that have ended; `sleep`: what is seen before sleep
 
+mod counted;
 mod counters;
 mod elements;
 mod ended;
@@ -138,6 +139,7 @@ pub(super) fn sum_of(program: &Program, count: usize) -> CallDesc {
         tag: None,
         algorithm: program.plan.algorithm,
         fingerprint: program.plan.fingerprint(),
+        own_count: false,
     }
 }
 
@@ -259,6 +261,7 @@ impl Scene {
             tag,
             algorithm: plan.as_ref().map_or("", |plan| plan.algorithm),
             fingerprint: plan.as_ref().map_or(0, |plan| plan.fingerprint()),
+            own_count: false,
         };
         let number = if tag.is_some() { 0 } else { self.next };
         self.next += u64::from(tag.is_none());

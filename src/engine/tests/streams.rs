@@ -171,6 +171,7 @@ impl Scene {
             tag: None,
             algorithm: "",
             fingerprint: 0,
+            own_count: false,
         };
         super::flying(self.engine.submit(Request {
             channel: self.channel,

@@ -75,7 +75,7 @@ pub(super) fn exchange(plan: &mut PlanBuilder, at_a_time: usize) {
             let known = if places.len() < at_a_time { None } else { Some(*turn % at_a_time) };
             let (place, after) = match known {
                 Some(known) => (places[known].0, vec![After::Stream(places[known].1)]),
-                None => (at(plan.scratch(Rank(p), p, 1), p), Vec::new()),
+                None => (at(plan.scratch(Rank(p), q, 1), q), Vec::new()),
             };
             let placed = plan.place(back.message, place, &after);
             let after = [After::Stream(placed), After::Stream(there.step)];

@@ -29,9 +29,15 @@ const CHUNKS_PLAYED: [u32; 3] = [1, 2, 3];
 pub struct VerifiedPlan {
     plan: Plan,
     fingerprint: u64,
+    is_direct: bool,
 }
 
 impl VerifiedPlan {
+    /// Whether each part goes straight from whom it is of to whom it is for.
+    pub(crate) const fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
     /// A hash over everything in the plan; the same on every machine and in every build of this version.
     pub const fn fingerprint(&self) -> u64 {
         self.fingerprint
@@ -72,7 +78,8 @@ pub fn verify(plan: Plan) -> Result<VerifiedPlan, VerifyError> {
     races::check(&plan, &wiring)?;
     value::check(&plan, &wiring, &order)?;
     let fingerprint = fingerprint::fingerprint(&plan);
-    Ok(VerifiedPlan { plan, fingerprint })
+    let is_direct = plan.is_direct();
+    Ok(VerifiedPlan { plan, fingerprint, is_direct })
 }
 
 /// In which order the ranks' contributions to a block of the result are combined: `((0 + 1) + (2 + 3))`. Operands
