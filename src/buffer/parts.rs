@@ -28,13 +28,22 @@ struct More {
     cuts: Option<Cuts>,
 }
 
-/// Where each part of a vector begins, and where the last one ends, in elements.
+/// Where the parts of a vector lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Cuts {
-    pub output: Arc<[usize]>,
+    pub output: Cut,
     /// In the buffer that is read from, where there is one.
-    pub input: Arc<[usize]>,
+    pub input: Cut,
     pub sizes: Sizes,
+}
+
+/// Where the parts in a buffer lie, in elements.
+#[derive(Clone, Debug)]
+pub(crate) enum Cut {
+    /// One after the other, from the first part of the vector on: where each begins, and where the last one ends.
+    InTurn(Arc<[usize]>),
+    /// Each somewhere in the buffer: where it begins, and how long it is.
+    Apart(Arc<[(usize, usize)]>),
 }
 
 /// Who knows how long parts are.

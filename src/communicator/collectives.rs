@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Communicator;
 use super::view::{View, Way};
-use crate::buffer::parts::{Cuts, Sizes};
+use crate::buffer::parts::{Cut, Cuts, Sizes};
 use crate::element::{DType, ReduceOp};
 use crate::engine::call::mix;
 use crate::engine::{CallDesc, Priority, Program};
@@ -119,17 +119,21 @@ impl Communicator {
         operation: &'static str,
         collective: Collective,
         op: Option<ReduceOp>,
-        (lengths, counts): (Lengths, Counts<'_>),
+        (lengths, counts): (Lengths, Result<Counts<'_>, String>),
         dtype: DType,
         way: &Way,
     ) -> (CallDesc, Result<(Arc<Program>, Cuts), Error>) {
-        let cut = match counts {
+        let is_own = !matches!(counts, Ok(Counts::Agreed(_)));
+        let cut = counts.clone().and_then(|counts| match counts {
             Counts::Agreed(counts) => self.agreed_cuts(collective, lengths, counts),
             Counts::Own { input, output } => self.own_cuts(collective, lengths, [input, output]),
-        };
-        let is_own = matches!(counts, Counts::Own { .. });
+            Counts::Apart(parts) => apart(lengths, parts),
+        });
         let most = lengths.input.unwrap_or_default().max(lengths.output);
-        let total = |cuts: &Cuts| cuts.output.last().copied().unwrap_or_default();
+        let total = |cuts: &Cuts| match &cuts.output {
+            Cut::InTurn(ends) => ends.last().copied().unwrap_or_default(),
+            Cut::Apart(_) => most,
+        };
         let mut desc = CallDesc {
             operation,
             dtype,
@@ -161,7 +165,7 @@ impl Communicator {
             }))
         });
         self.fingerprint(&mut desc, program.as_ref().map(|(program, _)| program));
-        if let (Counts::Agreed(counts), Ok(_)) = (counts, &program) {
+        if let (Ok(Counts::Agreed(counts)), Ok(_)) = (counts, &program) {
             desc.fingerprint ^= counts.iter().fold(1, |word, count| mix(word ^ *count as u64));
         }
         (desc, program)
@@ -194,7 +198,8 @@ impl Communicator {
                 return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
             }
         }
-        Ok(Cuts { output: cuts.clone(), input: cuts, sizes: Sizes::Agreed })
+        let cut = Cut::InTurn(cuts);
+        Ok(Cuts { output: cut.clone(), input: cut, sizes: Sizes::Agreed })
     }
 
     /// The same where each rank knows its own: those of a buffer that holds all parts; of one that holds one part, that is all of it.
@@ -243,7 +248,7 @@ impl Communicator {
                 ));
             }
         }
-        Ok(Cuts { output, input, sizes })
+        Ok(Cuts { output: Cut::InTurn(output), input: Cut::InTurn(input), sizes })
     }
 
     /// Where parts of such lengths begin, and the last one ends.
@@ -414,12 +419,27 @@ impl Communicator {
 }
 
 /// How long the parts are, where they are not equal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Counts<'a> {
     /// As all ranks have to say.
     Agreed(&'a [usize]),
     /// Those in this rank's buffers, where a buffer has all of them.
     Own { input: &'a [usize], output: &'a [usize] },
+    /// This rank's, of some ranks: where each part of the input and of the output begins, and how long it is.
+    Apart([Vec<(usize, usize)>; 2]),
+}
+
+/// Parts that lie where they are said to lie.
+fn apart(lengths: Lengths, parts: [Vec<(usize, usize)>; 2]) -> Result<Cuts, String> {
+    for (name, len, space) in lengths.buffers() {
+        let parts = &parts[usize::from(space == Space::Output)];
+        let needed: usize = parts.iter().map(|(_, len)| len).sum();
+        if len != needed {
+            return Err(format!("the {name} has {len} elements: give it {needed}, the sum of the counts"));
+        }
+    }
+    let [input, output] = parts.map(|parts| Cut::Apart(parts.into()));
+    Ok(Cuts { output, input, sizes: Sizes::Told })
 }
 
 /// How many elements a rank has handed in.

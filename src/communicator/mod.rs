@@ -3,6 +3,7 @@
 //! - `builder`: how processes become one
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
 //! - `unequal`: of parts of which each rank knows its own
+//! - `neighbors`: between each rank and those that it names
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
@@ -30,6 +31,7 @@ mod keyed;
 mod links;
 mod local;
 mod messages;
+mod neighbors;
 mod operation;
 mod point;
 mod prepared;
@@ -62,6 +64,7 @@ pub use keyed::Keyed;
 #[cfg(feature = "testing")]
 pub(crate) use local::run;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
+pub use neighbors::{Neighborhood, Neighbors};
 pub use operation::Operation;
 pub use point::SendRecv;
 pub use prepared::Prepared;

@@ -289,11 +289,24 @@ impl<'a> View<'a> {
         counts: Counts<'_>,
         buffer: B,
     ) -> Operation<B> {
+        self.cut(operation, collective, op, |_| Ok(counts), buffer)
+    }
+
+    /// The same, cut as `counts` says once the buffers' lengths are known.
+    pub(super) fn cut<'c, B: Lend>(
+        self,
+        operation: &'static str,
+        collective: Collective,
+        op: Option<ReduceOp>,
+        counts: impl FnOnce(Lengths) -> Result<Counts<'c>, String>,
+        buffer: B,
+    ) -> Operation<B> {
         let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
         let (mut lent, guard) = buffer.lend(&communicator.staging);
-        let of = (lengths::<B>(&lent), counts);
+        let lengths = lengths::<B>(&lent);
+        let of = (lengths, counts(lengths));
         let (desc, program) =
             communicator.describe_unequal(operation, collective, op, of, B::Element::DTYPE, &way);
         let work = program.map(|(program, cuts)| {

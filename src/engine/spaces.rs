@@ -1,10 +1,8 @@
 //! Where the ranges of a plan lie in the caller's memory.
 
-use std::sync::Arc;
-
 use super::call::CallDesc;
 use super::program::Program;
-use crate::buffer::parts::Parts;
+use crate::buffer::parts::{self, Parts};
 use crate::buffer::raw::Raw;
 use crate::path::{Partition, Range, Space};
 
@@ -24,21 +22,31 @@ pub(crate) struct Spaces {
 #[derive(Clone, Debug)]
 enum Cut {
     Even(Partition),
-    /// Where each block begins, and the last one ends.
-    At(Arc<[usize]>),
+    At(parts::Cut),
 }
 
 impl Cut {
-    /// First element of a block.
-    fn offset(&self, block: u32) -> usize {
+    /// First element of a block, from where a buffer begins that begins with it.
+    fn first(&self, block: u32) -> usize {
         match self {
             Cut::Even(partition) => partition.offset(block),
-            Cut::At(offsets) => offsets[block as usize],
+            Cut::At(parts::Cut::InTurn(offsets)) => offsets[block as usize],
+            Cut::At(parts::Cut::Apart(_)) => 0,
         }
     }
 
     fn elements(&self, range: Range) -> std::ops::Range<usize> {
-        self.offset(range.first)..self.offset(range.blocks().end)
+        match self {
+            Cut::Even(partition) => partition.elements(range),
+            Cut::At(parts::Cut::InTurn(offsets)) => {
+                offsets[range.first as usize]..offsets[range.blocks().end as usize]
+            }
+            // Of plans in which parts lie apart, a range is one of them.
+            Cut::At(parts::Cut::Apart(parts)) => {
+                let (start, len) = parts[range.first as usize];
+                start..start + len
+            }
+        }
     }
 }
 
@@ -55,9 +63,9 @@ impl Spaces {
             Some(cuts) => (Cut::At(cuts.output.clone()), Some(Cut::At(cuts.input.clone()))),
             None => (Cut::Even(program.partition(desc.count)), None),
         };
-        let output = Buffer { raw: parts.raw(), first: cut.offset(program.first_block.output) };
+        let output = Buffer { raw: parts.raw(), first: cut.first(program.first_block.output) };
         let raw = parts.input().map_or(Raw::EMPTY, Parts::raw);
-        let first = input_cut.as_ref().unwrap_or(&cut).offset(program.first_block.input);
+        let first = input_cut.as_ref().unwrap_or(&cut).first(program.first_block.input);
         let input = Buffer { raw, first };
         Spaces { cut, input_cut, size: desc.dtype.size(), output, input }
     }
@@ -81,7 +89,7 @@ impl Spaces {
             Space::Input => self.input,
             Space::Scratch(area) => {
                 let (raw, block) = scratch(usize::from(area));
-                Buffer { raw, first: self.cut.offset(block) }
+                Buffer { raw, first: self.cut.first(block) }
             }
         };
         let elements = self.cut(range.space).elements(range);

@@ -106,6 +106,7 @@ impl PlanBuilder {
                 blocks,
                 granule,
                 placement: Placement::InPlace,
+                edges: None,
                 ranks: parts,
             },
             sent: vec![0; ranks as usize * ranks as usize],
@@ -118,6 +119,12 @@ impl PlanBuilder {
     /// [`out_of_place`](crate::path::out_of_place) makes one that is not.
     pub fn out_of_place(mut self) -> Self {
         self.plan.placement = Placement::OutOfPlace;
+        self
+    }
+
+    /// The same for parts between some ranks only; see [`Plan::edges`].
+    pub(crate) fn between(mut self, edges: &[u64]) -> Self {
+        self.plan.edges = Some(edges.to_vec());
         self
     }
 

@@ -411,11 +411,18 @@ pub struct Plan {
     pub granule: u32,
     /// Whether there is a source buffer beside that of the result.
     pub placement: Placement,
+    /// Between whom parts go, where not between all, in [`Collective::AllToAll`]: of each rank, a bit for each that it sends to.
+    pub(crate) edges: Option<Vec<u64>>,
     /// One part per rank.
     pub ranks: Vec<RankPlan>,
 }
 
 impl Plan {
+    /// Whether one rank has a part for another, in [`Collective::AllToAll`].
+    pub(crate) fn has_edge(&self, from: Rank, to: Rank) -> bool {
+        self.edges.as_ref().is_none_or(|edges| edges[from.index()] >> to.0 & 1 == 1)
+    }
+
     /// The blocks that a buffer of `rank` holds, if it has that buffer. A buffer begins with the first of them.
     pub fn span(&self, rank: Rank, space: Space) -> Option<Range> {
         if let Space::Scratch(area) = space {

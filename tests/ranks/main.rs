@@ -24,6 +24,7 @@ mod looks;
 mod memory;
 mod messages;
 mod mismatch;
+mod neighbors;
 mod own_counts;
 mod own_plans;
 mod panicked;

@@ -15,7 +15,7 @@ use crate::buffer::parts::{Parts, Sizes};
 use crate::error::Counts;
 use crate::link::frame::{EAGER, Header, Kind, Outgoing};
 use crate::link::memory::Lease;
-use crate::path::Range;
+use crate::path::{Range, Space};
 
 /// What is known of how long messages are; nothing where the plan says it.
 #[derive(Debug, Default)]
@@ -178,21 +178,21 @@ impl Run {
 
 /// How long the parts of a call are, where they are not equal.
 pub(in crate::engine) fn counts(program: &Program, desc: &CallDesc, parts: &Parts) -> Option<Counts> {
-    let cuts = parts.cuts()?;
-    if cuts.sizes == Sizes::Agreed {
-        let parts = cuts.output.windows(2).map(|ends| (ends[1] - ends[0]) as u64);
-        return Some(Counts::Parts(parts.collect()));
-    }
+    let sizes = parts.sizes()?;
     let spaces = Spaces::new(program, desc, parts);
     let elements = |range: Range| Some(desc.dtype.elements(spaces.bytes(range)) as u64);
     let ranks = program.plan.ranks.len();
+    if sizes == Sizes::Agreed {
+        let part = |block| elements(Range::new(Space::Output, block, 1)).unwrap_or_default();
+        return Some(Counts::Parts((0..ranks as u32).map(part).collect()));
+    }
     let (mut sent, mut taken) = (vec![None; ranks], vec![None; ranks]);
     for step in &program.steps {
         if let Act::Send { to, .. } = step.act {
             sent[to] = elements(step.range);
         }
     }
-    for input in program.inputs.iter().filter(|_| cuts.sizes == Sizes::Told) {
+    for input in program.inputs.iter().filter(|_| sizes == Sizes::Told) {
         taken[input.from] = elements(program.steps[input.step].range);
     }
     Some(Counts::Own { sent, taken })

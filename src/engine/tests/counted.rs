@@ -2,11 +2,11 @@
 
 use super::lies::*;
 use super::*;
-use crate::buffer::parts::{Cuts, Sizes};
+use crate::buffer::parts::{Cut, Cuts, Sizes};
 
 /// A message of the liar to whoever has room for so many, or for them and no others.
 fn begin(scene: &mut Scene, count: usize, sizes: Sizes) -> Begun {
-    let cut: Arc<[usize]> = [0, count].into();
+    let cut = Cut::InTurn([0, count].into());
     let cuts = Cuts { output: cut.clone(), input: cut, sizes };
     scene.begin_with(Call::Place(count), Parts::from_vec(vec![1f32; count]).with_cuts(cuts))
 }

@@ -12,6 +12,7 @@
 //! - [`binomial_tree`]: to or from one rank in log₂ n hops.
 //! - [`chain`]: from each rank to the next; scans of large vectors.
 //! - [`pairwise`]: each rank with each other, some at a time; for many ranks.
+//! - [`neighbors`]: each rank with those that it has named.
 //! - `core`: what the two doubling algorithms share: which ranks exchange, and which are folded in.
 
 pub mod binomial_tree;
@@ -21,6 +22,7 @@ pub mod flat_tree;
 pub mod halving_doubling;
 pub mod mesh_one_shot;
 pub mod mesh_two_shot;
+pub mod neighbors;
 pub mod pairwise;
 pub mod recursive_doubling;
 pub mod ring;

@@ -42,6 +42,11 @@ pub enum VerifyError {
         /// The root.
         root: Rank,
     },
+    /// Parts between some ranks only, of what has none, or of ranks that there are not.
+    #[error(
+        "parts go between some of the ranks in an all_to_all from one buffer to another only, and between those that there are"
+    )]
+    Edges,
     /// More steps than the verifier takes.
     #[error("rank {rank} has {steps} steps, the most is {STEPS_MAX}")]
     Steps {

@@ -9,7 +9,7 @@ use crate::path::plan::{
 };
 
 /// Raised whenever the encoding or the meaning of a plan changes.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The plan's fingerprint.
 pub(super) fn fingerprint(plan: &Plan) -> u64 {
@@ -23,6 +23,7 @@ pub(super) fn fingerprint(plan: &Plan) -> u64 {
         Placement::InPlace => 0,
         Placement::OutOfPlace => 1,
     });
+    hash.list(plan.edges.as_deref().unwrap_or_default(), |hash, edges| hash.word(*edges));
     hash.list(&plan.ranks, Fnv::rank);
     hash.finish()
 }

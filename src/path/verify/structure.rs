@@ -1,6 +1,6 @@
 //! Indices, ranges, and the two ends of each message.
 
-use crate::path::plan::{Action, After, Placement, Plan, Range, RankPlan, Space, Step, StepId};
+use crate::path::plan::{Action, After, Collective, Placement, Plan, Range, RankPlan, Space, Step, StepId};
 use crate::path::verify::{
     BLOCKS_MAX, NAME_BYTES_MAX, RANKS_MAX, SOURCES_MAX, STEPS_MAX, VerifiedPlan, VerifyError,
 };
@@ -84,6 +84,13 @@ fn check_frame(plan: &Plan) -> Result<(), VerifyError> {
     }
     if plan.placement == Placement::OutOfPlace && !plan.collective.has_input() {
         return Err(VerifyError::Placement { collective: plan.collective });
+    }
+    if let Some(edges) = &plan.edges {
+        let is_sparse = plan.collective == Collective::AllToAll && plan.placement == Placement::OutOfPlace;
+        let fits = |edges: &u64| ranks == 64 || edges >> ranks == 0;
+        if !is_sparse || edges.len() != ranks || !edges.iter().all(fits) {
+            return Err(VerifyError::Edges);
+        }
     }
     match plan.collective.root() {
         Some(root) if root.index() >= ranks => Err(VerifyError::Root { root }),

@@ -142,6 +142,7 @@ impl Expected {
         match plan.collective {
             Collective::AllGather | Collective::Gather { .. } => Expected::Moved(Rank(block), block),
             Collective::Broadcast { root } | Collective::Scatter { root } => Expected::Moved(root, block),
+            Collective::AllToAll if !plan.has_edge(Rank(block), rank) => Expected::Nothing,
             Collective::AllToAll => Expected::Moved(Rank(block), rank.0),
             // The average over one rank is that rank's contribution, so there is nothing to finish.
             Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => {
