@@ -27,7 +27,7 @@ fn graph(kind: usize, n: usize, rank: usize) -> Vec<usize> {
         2 if rank == 0 => (0..n).rev().collect(),
         2 => vec![0],
         // Some, backwards.
-        3 => (0..n).rev().filter(|to| (rank * 5 + to * 3) % 4 == 0).collect(),
+        3 => (0..n).rev().filter(|to| (rank * 5 + to * 3).is_multiple_of(4)).collect(),
         _ => Vec::new(),
     }
 }
@@ -115,15 +115,12 @@ fn who_has_no_neighbors_waits_for_nobody() {
 
 #[test]
 fn who_names_somebody_that_does_not_name_it_is_told_everywhere() {
-    let lists: [(fn(u32) -> (Vec<u32>, Vec<u32>), &str); 2] = [
-        (
-            |me| (if me == 2 { vec![0] } else { vec![] }, vec![]),
-            "rank 2 sends to rank 0, which does not receive from it",
-        ),
-        (
-            |me| (vec![], if me == 1 { vec![2] } else { vec![] }),
-            "rank 1 receives from rank 2, which does not send to it",
-        ),
+    type Lists = fn(u32) -> (Vec<u32>, Vec<u32>);
+    let sends: Lists = |me| (if me == 2 { vec![0] } else { vec![] }, vec![]);
+    let receives: Lists = |me| (vec![], if me == 1 { vec![2] } else { vec![] });
+    let lists = [
+        (sends, "rank 2 sends to rank 0, which does not receive from it"),
+        (receives, "rank 1 receives from rank 2, which does not send to it"),
     ];
     for link in LINKS {
         for (lists, said) in lists {
