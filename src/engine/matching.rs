@@ -328,15 +328,13 @@ impl State {
             }
         }
         if let Some(sender) = local {
-            self.give_local(sender, key);
+            self.give_local(sender, from, key);
         }
         self.step(key);
     }
 
-    fn give_local(&mut self, sender: RunKey, receiver: RunKey) {
+    fn give_local(&mut self, sender: RunKey, from: usize, receiver: RunKey) {
         let Some(Flight::Point(point)) = self.flight(sender) else {
-            let from =
-                self.flight(receiver).map_or(0, |flight| flight.waits_for().first().copied().unwrap_or(0));
             self.finish_aborted(receiver, from, &given_up_by_sender());
             return;
         };
