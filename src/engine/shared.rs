@@ -306,7 +306,7 @@ impl Shared {
 
     /// Leaves a call to whoever drives.
     #[cold]
-    fn queue(&self, op: &Arc<Op>, request: Request) {
+    pub(super) fn queue(&self, op: &Arc<Op>, request: Request) {
         op.hold(request);
         let mut waiting = op.clone();
         while let Err(back) = self.submissions.push(waiting) {

@@ -274,8 +274,9 @@ const SEGMENTS: &[Told] = &[
     (
         "given twice",
         |liar, begun| {
-            let _first = hand_over(liar);
-            hand(liar, begun, [0, SEGMENT as u64], &[&segment().fd]);
+            let (_first, _second) = (hand_over(liar), hand_over(liar));
+            // A half, so that it is not over before the second one is seen.
+            lend(liar, begun, begun.bytes() as u64 / 2);
         },
         "segment 0 of",
     ),

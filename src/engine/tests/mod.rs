@@ -228,10 +228,11 @@ impl Scene {
     pub(super) fn begin_with(&mut self, call: Call, parts: Parts) -> Begun {
         let (mut begun, request) = self.request(call, parts);
         if self.lends {
-            // Something seems to wait to leave, so that what is small does not leave at once, but is lent as well.
-            self.engine.shared.with_core(|core| core.writable = true);
+            // What is small does not leave at once, but is lent as well, where the call is left to whoever drives.
+            self.engine.shared.queue(&begun.op, request);
+        } else {
+            begun.op = flying(self.engine.submit(request));
         }
-        begun.op = flying(self.engine.submit(request));
         if self.liar.far.is_some() {
             // A frame through memory may be faster than who else drives just now.
             self.engine.after_calls(|_| {});
