@@ -422,12 +422,12 @@ impl Future for Connect {
 
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
-        let run = membership.run();
+        let (run, hosts) = (membership.run(), membership.hosts());
         let Membership { rank, members, links, sharing, phases, .. } = membership;
         let me = rank.index();
-        let here = || members.iter().filter(|member| member.host == members[me].host);
+        let here = || members.iter().zip(&hosts).filter(|(_, host)| **host == hosts[me]);
         let (ranks_here, processors) =
-            (here().count(), Processors::together(here().map(|member| &member.processors)));
+            (here().count(), Processors::together(here().map(|(member, _)| &member.processors)));
         let policy = SpinPolicy::choose(ranks_here, processors);
         let crowded = ranks_here == members.len() && ranks_here > processors;
         let mut labels = Vec::new();
@@ -458,6 +458,7 @@ impl Communicator {
         let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
         engine.set_sharing(sharing);
+        engine.set_hosts(hosts);
         for (peer, reason) in reasons {
             engine.explain_link(peer, format!("shared memory is not used: {reason}"));
         }

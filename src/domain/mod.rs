@@ -79,6 +79,12 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    /// By rank: the lowest rank of its host, by what members say of themselves. Equal on all members.
+    pub(crate) fn hosts(&self) -> Vec<u32> {
+        let lowest = |member: &Member| self.members.iter().position(|other| other.shares_host_with(member));
+        self.members.iter().map(|member| lowest(member).unwrap_or_default() as u32).collect()
+    }
+
     /// Equal on all members and new for every rendezvous, as the session is, but no secret.
     pub(crate) fn run(&self) -> String {
         /// Enough to tell runs apart.
