@@ -14,7 +14,7 @@ use super::local::WORLD;
 use super::resources::memory;
 use crate::domain::{
     JoinConfig, JoinFuture, Link, Membership, Processors, Rendezvous, SharedMemory, Token, VERSION_FACT,
-    from_env, join, join_blocking,
+    from_env, is_launched, join, join_blocking,
 };
 use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
@@ -103,6 +103,25 @@ impl Communicator {
     /// As [`from_env`](Self::from_env).
     pub fn from_env_blocking() -> Result<Communicator, InitError> {
         Builder::from_config(from_env()?).connect_blocking()
+    }
+
+    /// Whether a launcher has started this process as one of its ranks, as [`from_env`](Self::from_env) understands it: where it says
+    /// so in part only, or contradicts itself, that is `true` as well, and `from_env` has what is wrong. For programs that also
+    /// run alone, or start their ranks themselves.
+    ///
+    /// ```
+    /// use hcomm::{Communicator, InitError};
+    ///
+    /// fn ranks() -> Result<Vec<Communicator>, InitError> {
+    ///     match Communicator::is_launched() {
+    ///         true => Ok(vec![Communicator::from_env_blocking()?]),
+    ///         false => Communicator::try_local(4),
+    ///     }
+    /// }
+    /// # if !Communicator::is_launched() { assert_eq!(ranks().unwrap().len(), 4) }
+    /// ```
+    pub fn is_launched() -> bool {
+        is_launched()
     }
 
     /// Settings for a world of processes: at least [`rank`](Builder::rank), [`world`](Builder::world) and

@@ -65,6 +65,17 @@ pub(crate) fn from_env() -> Result<JoinConfig, InitError> {
     from(&env)
 }
 
+/// Whether a launcher says that this process is a rank, if only in part.
+pub(crate) fn is_launched() -> bool {
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    is_rank(&Env { lookup: &lookup, ancestor: &launcher::ancestor })
+}
+
+pub(super) fn is_rank(env: &Env<'_>) -> bool {
+    let none = |launched: Result<Option<Launched>, String>| matches!(launched, Ok(None));
+    env.text("RANK").is_some() || !none(launcher::detect(env)) || !none(launcher::detect_number(env, None))
+}
+
 /// Settings from any environment.
 pub(super) fn from(env: &Env<'_>) -> Result<JoinConfig, InitError> {
     read(env).map_err(|message| InitError::Environment { message, seen: seen(env) })

@@ -56,7 +56,7 @@ use sha2::{Digest, Sha256};
 pub use beside::SharedMemory;
 pub(crate) use beside::{Link, Sharing};
 pub(crate) use config::{JoinConfig, Rendezvous, VERSION_FACT};
-pub(crate) use env::from_env;
+pub(crate) use env::{from_env, is_launched};
 pub(crate) use limits::check_local_limits;
 pub(crate) use processors::Processors;
 pub(crate) use setup::{JoinFuture, join, join_blocking};

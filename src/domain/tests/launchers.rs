@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::env::from;
+use super::super::env::{from, is_rank};
 use super::super::launcher::Launcher;
 use super::super::variables::Env;
 use super::super::{JoinConfig, Rendezvous};
@@ -56,15 +56,19 @@ const KUBERNETES: &str = "
     HOSTNAME=train-2 JOB_COMPLETION_INDEX=2 KUBERNETES_PORT=tcp://10.96.0.1:443 KUBERNETES_SERVICE_HOST=10.96.0.1
     MASTER_ADDR=train-0.workers WORLD_SIZE=3";
 
-/// From these variables; of several values of one the last holds, and an empty one is not set.
-fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
+/// In these variables; of several values of one the last holds, and an empty one is not set.
+fn inside<R>(variables: &[&str], act: impl Fn(&Env<'_>) -> R) -> R {
     let all = variables.join(" ");
     let value = |name: &str| {
         let values = all.split_whitespace().filter_map(|word| word.split_once('='));
         values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next_back()
     };
     let ancestor = |name: &str| (name == "hydra_pmi_proxy").then_some(6493);
-    from(&Env { lookup: &value, ancestor: &ancestor })
+    act(&Env { lookup: &value, ancestor: &ancestor })
+}
+
+fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
+    inside(variables, from)
 }
 
 fn refused(variables: &[&str]) -> String {
@@ -198,6 +202,33 @@ fn a_lone_process_of_a_slurm_job_is_no_rank() {
     let stale = "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=node001";
     let error = refused(&[SBATCH, stale]);
     assert!(error.contains("contradicts SLURM_GTIDS=0"), "{error}");
+}
+
+/// Where something says so in part, joining has what is wrong; what starts its ranks itself must not do so there.
+#[test]
+fn whoever_is_no_rank_may_start_ranks() {
+    let by_hand = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=7";
+    for variables in [
+        &[by_hand][..],
+        &["RANK=0"],
+        &[OPEN_MPI_4],
+        &[OPEN_MPI_5],
+        &[OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE="],
+        &["PMIX_NAMESPACE=prterun-vm-4711@1 PMIX_RANK=2"],
+        &[HYDRA],
+        &[HYDRA, "PMI_SIZE="],
+        &[SRUN],
+        &[SRUN, "SLURM_PROCID="],
+        &[KUBERNETES],
+        &[KUBERNETES, "WORLD_SIZE="],
+    ] {
+        assert!(inside(variables, is_rank), "{variables:?}");
+    }
+    for variables in
+        [&[][..], &["WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=7 LOCAL_RANK=0"], &[SBATCH], &[INTERACTIVE]]
+    {
+        assert!(!inside(variables, is_rank), "{variables:?}");
+    }
 }
 
 #[test]
