@@ -83,7 +83,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`InitError::Environment`], which shows each variable looked at; and those of [`Builder::connect`]. All ranks are told
+    /// [`InitError::Environment`], which shows the variables that are set; and those of [`Builder::connect`]. All ranks are told
     /// what is wrong and who is missing.
     ///
     /// # Cancel safety
