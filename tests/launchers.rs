@@ -55,7 +55,15 @@ fn said(output: &Output) -> Vec<String> {
 }
 
 /// As outside of any launcher.
-fn child_of(mut command: Command, job: u64) -> Command {
+fn child_of(command: Command, job: u64) -> Command {
+    let mut command = clean(command);
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(SCENARIO, job.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Without what launchers set.
+fn clean(mut command: Command) -> Command {
     const OF_LAUNCHERS: [&str; 9] =
         ["OMPI_", "PMIX_", "PMI_", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "HCOMM_", "JOB_"];
     for (name, _) in std::env::vars_os() {
@@ -65,8 +73,6 @@ fn child_of(mut command: Command, job: u64) -> Command {
             command.env_remove(&name);
         }
     }
-    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(SCENARIO, job.to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -158,6 +164,50 @@ fn a_job_of_mpich_by_a_script() {
 #[test]
 fn variables_that_mpich_contradicts() {
     left_over(&MPICH, "PMI_RANK");
+}
+
+/// `hcomm bench` is one rank of the launcher's world, instead of a world of its own in each process; and where that is one rank, it
+/// starts as many as it is asked for.
+#[cfg(feature = "cli")]
+fn bench_of(launcher: &[&str]) {
+    let bench = |n: u64, more: &'static [&str]| {
+        let arguments = ["bench", "all_reduce", "-e", "64", "--iters", "7"];
+        let outputs = ended(|| {
+            by(launcher, n, &[], 0)?;
+            let mut command = clean(Command::new(launcher[0]));
+            command.args(&launcher[1..]).args(["-n", &n.to_string(), env!("CARGO_BIN_EXE_hcomm")]);
+            command.args(arguments).args(more);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            Some(vec![command])
+        });
+        outputs.map(|mut outputs| outputs.remove(0))
+    };
+    for (n, more, ranks) in [(3, &[][..], 3), (2, &["-n", "2"], 2), (1, &["-n", "2"], 2), (1, &[], 1)] {
+        let Some(output) = bench(n, more) else { return };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let head = format!(" {ranks} rank{}, link ", if ranks == 1 { "" } else { "s" });
+        assert!(output.status.success() && text.contains(&head), "{output:?}");
+        assert_eq!(text.matches("# hcomm ").count(), 1, "{output:?}");
+        assert_eq!(text.matches("# 0 wrong").count(), 1, "{output:?}");
+    }
+    for more in [&["-n", "3"], &["--link", "memory"]] {
+        let Some(output) = bench(2, more) else { return };
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains("the launcher has started 2 ranks"), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("# hcomm "), "{output:?}");
+    }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_benchmark_by_open_mpi() {
+    bench_of(&OPEN_MPI);
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_benchmark_by_mpich() {
+    bench_of(&MPICH);
 }
 
 /// Starts each rank with these variables, of which `@` is the rank.

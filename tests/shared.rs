@@ -48,6 +48,7 @@ fn child() {
         "few descriptors" => segments::work_without_descriptors(),
         "refused" => refused::work_and_read(),
         "reduce" => lost::reduce_until_told(),
+        "one kind" => lost::one_kind_until_told(),
         other => panic!("no scenario {other}"),
     }
     // As a program that ends: nothing is waited for.

@@ -36,6 +36,18 @@ fn schedules(seeds: Range<u64>, schedule: impl Fn(u64)) -> bool {
 
 // --- what holds in a world
 
+/// As their labels in errors say.
+#[test]
+fn each_rank_has_a_host_of_its_own() {
+    let parts = World::new(3).run(|mut comm, _net| async move {
+        let host = comm.split_by_host().await.unwrap();
+        assert_eq!(host.group(), comm.host_group());
+        (host.name().to_string(), host.size())
+    });
+    let named: Vec<_> = parts.into_iter().map(Option::unwrap).collect();
+    assert_eq!(named, ["world/0:0", "world/0:1", "world/0:2"].map(|name| (name.to_string(), 1)));
+}
+
 /// Each of these would stop the world. It panics before anything is lent, so that the test fails, and alone.
 #[test]
 fn a_rank_that_waits_blocked_panics() {

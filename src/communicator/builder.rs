@@ -14,7 +14,7 @@ use super::local::WORLD;
 use super::resources::memory;
 use crate::domain::{
     JoinConfig, JoinFuture, Link, Membership, Processors, Rendezvous, SharedMemory, Token, VERSION_FACT,
-    from_env, join, join_blocking,
+    from_env, is_launched, join, join_blocking,
 };
 use crate::engine::room::Memory;
 use crate::engine::{Engine, PeerLink};
@@ -83,7 +83,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`InitError::Environment`], which shows each variable looked at; and those of [`Builder::connect`]. All ranks are told
+    /// [`InitError::Environment`], which shows the variables that are set; and those of [`Builder::connect`]. All ranks are told
     /// what is wrong and who is missing.
     ///
     /// # Cancel safety
@@ -103,6 +103,25 @@ impl Communicator {
     /// As [`from_env`](Self::from_env).
     pub fn from_env_blocking() -> Result<Communicator, InitError> {
         Builder::from_config(from_env()?).connect_blocking()
+    }
+
+    /// Whether a launcher has started this process as one of its ranks, as [`from_env`](Self::from_env) understands it: where it says
+    /// so in part only, or contradicts itself, that is `true` as well, and `from_env` has what is wrong. For programs that also
+    /// run alone, or start their ranks themselves.
+    ///
+    /// ```
+    /// use hcomm::{Communicator, InitError};
+    ///
+    /// fn ranks() -> Result<Vec<Communicator>, InitError> {
+    ///     match Communicator::is_launched() {
+    ///         true => Ok(vec![Communicator::from_env_blocking()?]),
+    ///         false => Communicator::try_local(4),
+    ///     }
+    /// }
+    /// # if !Communicator::is_launched() { assert_eq!(ranks().unwrap().len(), 4) }
+    /// ```
+    pub fn is_launched() -> bool {
+        is_launched()
     }
 
     /// Settings for a world of processes: at least [`rank`](Builder::rank), [`world`](Builder::world) and
@@ -422,12 +441,12 @@ impl Future for Connect {
 
 impl Communicator {
     fn between_processes(membership: Membership, rest: &Rest) -> Result<Communicator, InitError> {
-        let run = membership.run();
+        let (run, hosts) = (membership.run(), membership.hosts());
         let Membership { rank, members, links, sharing, phases, .. } = membership;
         let me = rank.index();
-        let here = || members.iter().filter(|member| member.host == members[me].host);
+        let here = || members.iter().zip(&hosts).filter(|(_, host)| **host == hosts[me]);
         let (ranks_here, processors) =
-            (here().count(), Processors::together(here().map(|member| &member.processors)));
+            (here().count(), Processors::together(here().map(|(member, _)| &member.processors)));
         let policy = SpinPolicy::choose(ranks_here, processors);
         let crowded = ranks_here == members.len() && ranks_here > processors;
         let mut labels = Vec::new();
@@ -458,6 +477,7 @@ impl Communicator {
         let engine = Engine::new(me, peers, labels, None, policy, rest.memory).map_err(io)?;
         engine.name_run(run);
         engine.set_sharing(sharing);
+        engine.set_hosts(hosts);
         for (peer, reason) in reasons {
             engine.explain_link(peer, format!("shared memory is not used: {reason}"));
         }

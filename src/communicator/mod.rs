@@ -7,6 +7,7 @@
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
+//! - `hosts`: which ranks are on one host, and a communicator of them
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
 //! - `keyed`: streams of calls beside a communicator's own
 //! - `links`: what is known about the links to other ranks
@@ -25,6 +26,7 @@ mod calls;
 mod close;
 mod collectives;
 mod create;
+mod hosts;
 mod incoming;
 mod into;
 mod keyed;

@@ -55,7 +55,12 @@ impl Communicator {
     ///
     /// As [`split`](Self::split).
     pub fn dup(&mut self) -> Dup {
-        Dup { gathering: self.gather_calls("dup", Some(DUP), 0, Ok(0)) }
+        self.split_with_all("dup", DUP)
+    }
+
+    /// A split that no rank stays out of, ordered by rank.
+    pub(super) fn split_with_all(&mut self, operation: &'static str, color: u32) -> Dup {
+        Dup { gathering: self.gather_calls(operation, Some(color), 0, Ok(0)) }
     }
 
     pub(super) fn split_alike(
@@ -93,7 +98,7 @@ pub struct Split {
     gathering: Gathering,
 }
 
-/// The future of [`Communicator::dup`]. Once it has ended, polling it again panics.
+/// The future of [`Communicator::dup`] and [`Communicator::split_by_host`]. Once it has ended, polling it again panics.
 #[derive(Debug)]
 #[must_use = "the new communicator comes from awaiting it"]
 pub struct Dup {
@@ -171,7 +176,7 @@ impl Future for Dup {
 /// The color of all ranks of a duplicate.
 const DUP: u32 = 0;
 
-/// All ranks of a duplicate are in it.
+/// Who was called with a color is in it.
 fn joined(child: Option<Communicator>) -> Communicator {
     let Some(child) = child else { unreachable!("it was called with a color") };
     child

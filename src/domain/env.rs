@@ -21,6 +21,7 @@
 //! `RANK` and `WORLD_SIZE` together hold before what `launcher` reads, since they are set by hand, or by a launcher that was
 //! itself started by another. One of them alone must agree with it.
 
+use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 
 use super::beside::SharedMemory;
@@ -35,7 +36,7 @@ const RENDEZVOUS: &str = "HCOMM_RENDEZVOUS";
 const TOKEN: &str = "HCOMM_TOKEN";
 const SHARED_MEMORY: &str = "HCOMM_SHARED_MEMORY";
 
-/// Every variable that is looked at whatever the launcher, in the order in which an error shows them.
+/// Every variable that is looked at whatever the launcher, in the order in which an error shows those that are set.
 const VARIABLES: [&str; 13] = [
     "RANK",
     "WORLD_SIZE",
@@ -65,13 +66,27 @@ pub(crate) fn from_env() -> Result<JoinConfig, InitError> {
     from(&env)
 }
 
+/// Whether a launcher says that this process is a rank, if only in part.
+pub(crate) fn is_launched() -> bool {
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    is_rank(&Env { lookup: &lookup, ancestor: &launcher::ancestor })
+}
+
+pub(super) fn is_rank(env: &Env<'_>) -> bool {
+    let none = |launched: Result<Option<Launched>, String>| matches!(launched, Ok(None));
+    env.text("RANK").is_some()
+        || launcher::task_without_step(env).is_some()
+        || !none(launcher::detect(env))
+        || !none(launcher::detect_number(env, None))
+}
+
 /// Settings from any environment.
 pub(super) fn from(env: &Env<'_>) -> Result<JoinConfig, InitError> {
     read(env).map_err(|message| InitError::Environment { message, seen: seen(env) })
 }
 
 fn seen(env: &Env<'_>) -> String {
-    env.show(&VARIABLES, &launcher::VARIABLES, TOKEN)
+    env.show(VARIABLES.into_iter().chain(launcher::VARIABLES), &launcher::OLDER, TOKEN)
 }
 
 fn read(env: &Env<'_>) -> Result<JoinConfig, String> {
@@ -119,8 +134,12 @@ fn launched(env: &Env<'_>) -> Result<Launched, String> {
     {
         return Ok(launched);
     }
-    let missing = if rank.is_none() { "RANK" } else { "WORLD_SIZE" };
-    Err(format!("{missing} is not set: {}", Launcher::how_to_start(env)))
+    let missing = match (rank, world) {
+        (Some(_), _) => format!("{said}, but WORLD_SIZE is not set"),
+        (None, Some(_)) => format!("{said}, but RANK is not set"),
+        (None, None) => "RANK is not set".into(),
+    };
+    Err(format!("{missing}: {}", Launcher::how_to_start(env)))
 }
 
 /// By `RANK` and `WORLD_SIZE`. Left over in the shell that calls another launcher, they would make all its processes one rank,
@@ -163,7 +182,7 @@ fn rendezvous(env: &Env<'_>, launched: &Launched) -> Result<Rendezvous, String> 
         return match text.split_once(':') {
             Some(("file", path)) if !path.is_empty() => Ok(Rendezvous::File { path: path.into() }),
             Some(("tcp", address)) => Ok(Rendezvous::Root { address: address.into() }),
-            _ => Err(format!("{RENDEZVOUS} is neither tcp:HOST:PORT nor file:PATH")),
+            _ => Err(format!("{RENDEZVOUS} is {text:?}, which is neither tcp:HOST:PORT nor file:PATH")),
         };
     }
     let master = env.text("MASTER_ADDR");
@@ -177,12 +196,20 @@ fn rendezvous(env: &Env<'_>, launched: &Launched) -> Result<Rendezvous, String> 
     let Some(host) = master.or_else(|| launched.host.clone()) else {
         return Err(launched.launcher.how_to_meet(env, launched.rank));
     };
-    let port =
-        given.or(launched.port).ok_or("MASTER_PORT is not set: set it to the port where rank 0 listens")?;
-    let bare_v6 = host.contains(':') && !host.starts_with('[');
-    Ok(Rendezvous::Root {
-        address: if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") },
-    })
+    let port = given.or(launched.port).ok_or_else(|| launched.launcher.how_to_give_a_port())?;
+    let address = match host.contains(':') && !host.starts_with('[') {
+        false => format!("{host}:{port}"),
+        // The interface of an address that is valid on one link only comes after it.
+        true if host.split('%').next().is_some_and(|bare| bare.parse::<Ipv6Addr>().is_ok()) => {
+            format!("[{host}]:{port}")
+        }
+        true => {
+            return Err(format!(
+                "MASTER_ADDR is {host:?}, which is no host: give a name or an address alone, and the port in MASTER_PORT"
+            ));
+        }
+    };
+    Ok(Rendezvous::Root { address })
 }
 
 fn root_port(env: &Env<'_>, launcher: Launcher) -> Result<Option<u16>, String> {
@@ -199,7 +226,7 @@ fn root_port(env: &Env<'_>, launcher: Launcher) -> Result<Option<u16>, String> {
 }
 
 fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
-    let bad = || "HCOMM_PORT_RANGE is not FIRST-LAST".to_owned();
+    let bad = || format!("HCOMM_PORT_RANGE is {text:?}, and not FIRST-LAST, as 30000-30099");
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let parse = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
     Ok(parse(first)?..=parse(last)?)
@@ -308,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_sets_show_every_variable_but_no_secret() {
+    fn inconsistent_sets_show_what_is_set_but_no_secret() {
         let secret = "5e".repeat(31);
         let cases: [&[(&str, &str)]; 10] = [
             &[],
@@ -332,10 +359,77 @@ mod tests {
             let error = with(case).unwrap_err();
             let text = error.to_string();
             assert!(matches!(error, InitError::Environment { .. }), "{text}");
-            assert!(VARIABLES.iter().all(|name| text.contains(name)), "{text}");
+            let (_, seen) = text.split_once("; seen: ").unwrap();
+            for name in VARIABLES {
+                assert_eq!(
+                    seen.contains(&format!("{name}=")) || seen.contains(&format!("{name} (")),
+                    case.iter().any(|(set, _)| *set == name),
+                    "{text}"
+                );
+            }
             assert!(!text.contains(&secret), "{text}");
             let launcher_missing = [0, 1, 4].contains(&number);
             assert_eq!(text.contains("hcomm run -n N -- PROGRAM"), launcher_missing, "{text}");
         }
+    }
+
+    /// As a person sees them.
+    #[test]
+    fn messages_say_what_is_wrong_and_what_to_do() {
+        let start =
+            "`hcomm run -n N -- PROGRAM`, torchrun, mpirun, mpiexec or srun, or use Communicator::builder()";
+        let cases: [(&[(&str, &str)], String); 10] = [
+            (&[], format!("RANK is not set: start it with {start}; seen: no variable of a launcher, or of hcomm")),
+            (&[("RANK", "")], format!("RANK is not set: start it with {start}; seen: RANK=\"\"")),
+            (
+                &[("WORLD_SIZE", "4")],
+                format!("WORLD_SIZE=4, but RANK is not set: start it with {start}; seen: WORLD_SIZE=\"4\""),
+            ),
+            (
+                &[("RANK", "0")],
+                format!("RANK=0, but WORLD_SIZE is not set: start it with {start}; seen: RANK=\"0\""),
+            ),
+            (
+                &[("RANK", "one"), ("WORLD_SIZE", "2")],
+                "RANK is \"one\", which is no number from 0 to 4294967295; seen: RANK=\"one\", WORLD_SIZE=\"2\"".into(),
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2")],
+                format!(
+                    "MASTER_ADDR is not set: set it to the host of rank 0, and MASTER_PORT to a port there, or HCOMM_RENDEZVOUS to \
+                     file:PATH with a file that all can reach; or start it with {start}; seen: RANK=\"0\", WORLD_SIZE=\"2\""
+                ),
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
+                "MASTER_PORT is not set: set it to the port where rank 0 is to listen; seen: RANK=\"0\", WORLD_SIZE=\"2\", \
+                 MASTER_ADDR=\"a\""
+                    .into(),
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")],
+                "MASTER_PORT is \"70000\", which is no number from 0 to 65535; seen: RANK=\"0\", WORLD_SIZE=\"2\", \
+                 MASTER_ADDR=\"a\", MASTER_PORT=\"70000\""
+                    .into(),
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a:7"), ("MASTER_PORT", "7")],
+                "MASTER_ADDR is \"a:7\", which is no host: give a name or an address alone, and the port in MASTER_PORT; seen: \
+                 RANK=\"0\", WORLD_SIZE=\"2\", MASTER_ADDR=\"a:7\", MASTER_PORT=\"7\""
+                    .into(),
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("HCOMM_RENDEZVOUS", "udp:1")],
+                "HCOMM_RENDEZVOUS is \"udp:1\", which is neither tcp:HOST:PORT nor file:PATH; seen: RANK=\"0\", WORLD_SIZE=\"2\", \
+                 HCOMM_RENDEZVOUS=\"udp:1\""
+                    .into(),
+            ),
+        ];
+        for (variables, told) in cases {
+            assert_eq!(with(variables).unwrap_err().to_string(), told);
+        }
+        let local =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "fe80::1%eth0"), ("MASTER_PORT", "5")];
+        assert_eq!(address(&with(&local).unwrap()), "[fe80::1%eth0]:5");
     }
 }

@@ -75,6 +75,9 @@ const JOB_ID: [&str; 2] = ["SLURM_JOB_ID", "SLURM_JOBID"];
 const STEP_NODES: [&str; 2] = ["SLURM_STEP_NUM_NODES", "SLURM_NNODES"];
 const NODE_LIST: [&str; 2] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
 
+/// Names of the same, of which the first counts.
+pub(super) const OLDER: [[&str; 2]; 4] = [STEP_ID, STEP_TASKS, JOB_ID, STEP_NODES];
+
 /// From here on step numbers are Slurm's own: of batch scripts, interactive shells, and others that are no tasks.
 const STEP_RESERVED_MIN: u32 = 0xffff_fff0;
 
@@ -86,6 +89,10 @@ const PORT_COUNT: u64 = 16384;
 const STEP_STRIDE: u64 = 10125;
 /// A pod has a network of its own, so all jobs may use one port: that of torchrun.
 const POD_PORT: u16 = 29500;
+
+/// What starts ranks.
+const START: &str =
+    "`hcomm run -n N -- PROGRAM`, torchrun, mpirun, mpiexec or srun, or use Communicator::builder()";
 
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -220,6 +227,12 @@ fn is_job_of_slurm(env: &Env<'_>) -> bool {
     JOB_ID.iter().any(|name| env.text(name).is_some())
 }
 
+/// The number of a task of Slurm's whose other variables were left behind. Scripts and shells, which are no tasks, have number 0.
+pub(super) fn task_without_step(env: &Env<'_>) -> Option<String> {
+    let id = env.text(PROCID).filter(|id| id != "0" || !is_job_of_slurm(env));
+    id.filter(|_| STEP_ID.iter().all(|name| env.text(name).is_none()))
+}
+
 fn derived_port(number: u64) -> u16 {
     PORT_MIN + (number % PORT_COUNT) as u16
 }
@@ -271,18 +284,29 @@ impl Launched {
 impl Launcher {
     /// What to do where nothing says who this process is.
     pub(super) fn how_to_start(env: &Env<'_>) -> String {
-        let start = "start it with `hcomm run -n N -- PROGRAM`, torchrun, mpirun, mpiexec or srun, or use Communicator::builder()";
-        if is_job_of_slurm(env) {
-            return format!("this is a job of Slurm, but no task of srun: {start}");
+        if let Some(id) = task_without_step(env) {
+            return format!(
+                "{PROCID} is {id}, but {} is not set, by which tasks of srun are known: pass on all of srun's variables, as into a \
+                 container, or set RANK and WORLD_SIZE, and MASTER_ADDR and MASTER_PORT",
+                STEP_ID[0]
+            );
         }
-        start.into()
+        if is_job_of_slurm(env) {
+            return format!(
+                "this is a job of Slurm, but no task of srun: start it with `srun PROGRAM`, or {START}"
+            );
+        }
+        format!("start it with {START}")
     }
 
     /// What to do where nothing says where ranks meet.
     pub(super) fn how_to_meet(self, env: &Env<'_>, rank: u32) -> String {
         let unset = "MASTER_ADDR is not set";
         match self {
-            Launcher::Other | Launcher::Torchrun => format!("{unset}: {}", Launcher::how_to_start(env)),
+            Launcher::Other | Launcher::Torchrun => format!(
+                "{unset}: set it to the host of rank 0, and MASTER_PORT to a port there, or HCOMM_RENDEZVOUS to file:PATH with a file \
+                 that all can reach; or start it with {START}"
+            ),
             Launcher::OpenMpi => format!(
                 "{unset}, and mpirun does not say on which host rank 0 is: `mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT`, or \
                  `-x HCOMM_RENDEZVOUS=file:PATH` with a file that all hosts share"
@@ -302,6 +326,33 @@ impl Launcher {
                      subdomain names"
                 )
             }
+        }
+    }
+
+    /// What to do where the host of rank 0 is known, but no port.
+    pub(super) fn how_to_give_a_port(self) -> String {
+        let how = match self {
+            Launcher::OpenMpi => "`mpirun -x MASTER_PORT=PORT`, the port where rank 0 is to listen".into(),
+            Launcher::Hydra => format!(
+                "{HYDRA_PROXY}, whose process id would make one, is not to be seen from here: `mpiexec -genv MASTER_PORT PORT`, the \
+                 port where rank 0 is to listen"
+            ),
+            _ => "set it to the port where rank 0 is to listen".into(),
+        };
+        format!("MASTER_PORT is not set: {how}")
+    }
+
+    /// What to do where the name of rank 0's host is not known here.
+    pub(super) fn how_to_name_the_root(self) -> &'static str {
+        match self {
+            Launcher::Slurm => {
+                "it is the first node in SLURM_STEP_NODELIST, unless MASTER_ADDR is set: set that to an address of the node"
+            }
+            Launcher::Kubernetes => {
+                "MASTER_ADDR is to be JOB-0.SERVICE, where SERVICE is a headless service that publishes addresses that are not ready, and \
+                 the subdomain of the pods"
+            }
+            _ => "give rank 0's host by its address, or by a name that is known on all hosts",
         }
     }
 

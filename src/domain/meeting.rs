@@ -201,9 +201,12 @@ pub(super) async fn find(config: &JoinConfig) -> Result<Target, String> {
 async fn resolve(config: &JoinConfig, address: &str) -> Result<Vec<SocketAddr>, String> {
     let (host, port) = split_host_port(address).map_err(|error| error.to_string())?;
     let limit = config.deadlines.link;
+    let hint = config.launcher.how_to_name_the_root();
     let places = match timeout(limit, lookup_host((host, port))).await {
-        Ok(places) => places.map_err(|error| format!("looking up {host}: {error}"))?,
-        Err(_) => return Err(format!("looking up {host}: no answer within {limit:.1?} (link deadline)")),
+        Ok(places) => places.map_err(|error| format!("looking up {host:?}: {error}: {hint}"))?,
+        Err(_) => {
+            return Err(format!("looking up {host:?}: no answer within {limit:.1?} (link deadline): {hint}"));
+        }
     };
     let mut unique: Vec<SocketAddr> = Vec::new();
     places.for_each(|place| {
@@ -211,7 +214,7 @@ async fn resolve(config: &JoinConfig, address: &str) -> Result<Vec<SocketAddr>, 
             unique.push(place)
         }
     });
-    if unique.is_empty() { Err(format!("the name {host} has no address")) } else { Ok(unique) }
+    if unique.is_empty() { Err(format!("the name {host:?} has no address: {hint}")) } else { Ok(unique) }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ use sha2::{Digest, Sha256};
 pub use beside::SharedMemory;
 pub(crate) use beside::{Link, Sharing};
 pub(crate) use config::{JoinConfig, Rendezvous, VERSION_FACT};
-pub(crate) use env::from_env;
+pub(crate) use env::{from_env, is_launched};
 pub(crate) use limits::check_local_limits;
 pub(crate) use processors::Processors;
 pub(crate) use setup::{JoinFuture, join, join_blocking};
@@ -79,6 +79,12 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    /// By rank: the lowest rank of its host, by what members say of themselves. Equal on all members.
+    pub(crate) fn hosts(&self) -> Vec<u32> {
+        let lowest = |member: &Member| self.members.iter().position(|other| other.shares_host_with(member));
+        self.members.iter().map(|member| lowest(member).unwrap_or_default() as u32).collect()
+    }
+
     /// Equal on all members and new for every rendezvous, as the session is, but no secret.
     pub(crate) fn run(&self) -> String {
         /// Enough to tell runs apart.

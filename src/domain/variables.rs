@@ -15,9 +15,12 @@ impl Env<'_> {
         (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
+    /// A number without a sign, of 64 bits at most.
     pub(super) fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("{name} is {text:?}, and not a number in range"))
+        let bits = u64::BITS - 8 * size_of::<T>() as u32;
+        let told = || format!("{name} is {text:?}, which is no number from 0 to {}", u64::MAX >> bits);
+        text.parse().map(Some).map_err(|_| told())
     }
 
     /// The first of these that is set, with its name.
@@ -40,22 +43,25 @@ impl Env<'_> {
         }
     }
 
-    /// Those that are set, with values, but for that of `secret`; then those of `own` that are not.
-    pub(super) fn show(&self, own: &[&str], others: &[&str], secret: &str) -> String {
-        let (mut set, mut unset) = (Vec::new(), Vec::new());
-        for name in own.iter().chain(others) {
-            match (self.lookup)(name) {
-                Some(_) if *name == secret => set.push(format!("{name} (set, not shown)")),
-                Some(value) => set.push(format!("{name}={value:?}")),
-                None if own.contains(name) => unset.push(*name),
-                None => {}
-            }
-        }
-        match (set.join(", "), unset.join(", ")) {
-            (set, unset) if set.is_empty() => format!("none of {unset}"),
-            (set, unset) if unset.is_empty() => set,
-            (set, unset) => format!("{set}; not set: {unset}"),
-        }
+    /// Those that are set, with values, but for that of `secret`. One set to nothing is shown: it may look as if it were set. Of
+    /// `older`, which have a newer name beside theirs, those that say something else.
+    pub(super) fn show<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        older: &[[&str; 2]],
+        secret: &str,
+    ) -> String {
+        let repeats = |name: &str| {
+            older.iter().any(|[new, old]| *old == name && (self.lookup)(new) == (self.lookup)(old))
+        };
+        let shown: Vec<String> = names
+            .filter_map(|name| Some((name, (self.lookup)(name).filter(|_| !repeats(name))?)))
+            .map(|(name, value)| match name == secret {
+                true => format!("{name} (set, not shown)"),
+                false => format!("{name}={value:?}"),
+            })
+            .collect();
+        if shown.is_empty() { "no variable of a launcher, or of hcomm".into() } else { shown.join(", ") }
     }
 }
 

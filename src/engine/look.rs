@@ -45,6 +45,17 @@ impl Engine {
         let _ = self.shared.sharing.set(sharing);
     }
 
+    /// By rank of the world: the lowest rank of its host. Equal on all ranks; without it all are on one.
+    pub(crate) fn set_hosts(&self, hosts: Vec<u32>) {
+        // Once, by who has made the engine.
+        let _ = self.shared.hosts.set(hosts);
+    }
+
+    /// The host of this rank of the world, as the lowest rank there.
+    pub(crate) fn host_of(&self, rank: u32) -> u32 {
+        self.shared.hosts.get().and_then(|hosts| hosts.get(rank as usize)).copied().unwrap_or(0)
+    }
+
     /// Whether these ranks, by their number in the world, share memory with each other across processes.
     pub(crate) fn all_share(&self, members: &[u32]) -> bool {
         let Some(sharing) = self.shared.sharing.get() else { return false };

@@ -41,7 +41,10 @@ impl Engine {
         let keeper = Keeper::Simulated { attendant: attendant.clone(), rank: me };
         // Each rank is a process of its own.
         let memory = Memory { limit: MEMORY };
-        Engine::kept(me, (0..ranks).map(link).collect(), labels, None, SpinPolicy::Never, memory, keeper)
+        let peers = (0..ranks).map(link).collect();
+        let engine = Engine::kept(me, peers, labels, None, SpinPolicy::Never, memory, keeper)?;
+        engine.set_hosts((0..ranks as u32).collect());
+        Ok(engine)
     }
 }
 

@@ -17,8 +17,8 @@ pub enum InitError {
     Environment {
         /// What is wrong, and what to do.
         message: String,
-        /// The variables that say who this process is and where ranks meet, with their values where they are set; of the token
-        /// only whether it is. Where the limit of memory is what is wrong, that one alone.
+        /// Of the variables that say who this process is and where ranks meet, those that are set, with their values; of the token
+        /// only that it is. Where the limit of memory is what is wrong, that one alone.
         seen: String,
     },
     /// A setting that can't work.

@@ -7,7 +7,7 @@ pub mod processes;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use hcomm::{Communicator, Error, ReduceOp, SharedMemory, Token};
@@ -90,12 +90,36 @@ pub fn run_within<R: Send + 'static>(
     ranks: Vec<Communicator>,
     act: impl Fn(Communicator) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
+    run_stepwise(watchdog, ranks, move |comm, _| act(comm))
+}
+
+/// What all ranks of a test have done so far.
+#[derive(Clone, Default)]
+pub struct Steps(Arc<AtomicU64>);
+
+impl Steps {
+    pub fn one_more(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The same, where ranks count their steps: they hang if none has counted one for that long, however long they take for all.
+pub fn run_stepwise<R: Send + 'static>(
+    watchdog: Duration,
+    ranks: Vec<Communicator>,
+    act: impl Fn(Communicator, &Steps) -> R + Send + Clone + 'static,
+) -> Vec<R> {
+    let steps = Steps::default();
     let (sender, receiver) = mpsc::channel();
     let n = ranks.len();
     for (rank, comm) in ranks.into_iter().enumerate() {
-        let (act, sender) = (act.clone(), sender.clone());
+        let (act, sender, steps) = (act.clone(), sender.clone(), steps.clone());
         std::thread::spawn(move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(comm)));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(comm, &steps)));
             let _ = sender.send((rank, result));
         });
     }
@@ -103,8 +127,13 @@ pub fn run_within<R: Send + 'static>(
     for _ in 0..n {
         let missing =
             || results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(rank, _)| rank);
-        let Ok((rank, result)) = receiver.recv_timeout(watchdog) else {
-            panic!("ranks {:?} hang", missing().collect::<Vec<_>>());
+        let (rank, result) = loop {
+            let before = steps.count();
+            match receiver.recv_timeout(watchdog) {
+                Ok(ended) => break ended,
+                Err(_) if steps.count() > before => {}
+                Err(_) => panic!("ranks {:?} hang after {before} steps", missing().collect::<Vec<_>>()),
+            }
         };
         results[rank] =
             Some(result.unwrap_or_else(|_| panic!("rank {rank} of {n} failed; its message is above")));

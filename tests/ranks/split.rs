@@ -31,6 +31,47 @@ fn no_runtime_is_needed() {
     }
 }
 
+/// Threads and processes of one host, whatever connects them; not all of them, and in another order.
+#[test]
+fn ranks_of_one_host_are_one_part() {
+    for link in LINKS {
+        world(link, 4, |mut comm| {
+            let me = comm.rank();
+            let mut host = blocking::split_by_host(&mut comm).unwrap();
+            assert_eq!((host.name(), host.rank(), host.size()), ("world/0:0", me, 4));
+            assert_eq!(comm.host_group(), comm.group());
+            assert_usable(&mut host);
+            let part = blocking::split(&mut host, (me.0 != 2).then_some(1), -i64::from(me.0)).unwrap();
+            if let Some(mut part) = part {
+                let mut host = part.split_by_host().wait().unwrap();
+                assert_eq!((host.rank(), host.group()), (part.rank(), part.group()));
+                assert_eq!(host.host_group().rank(), Some(part.rank()));
+                assert_usable(&mut host);
+            }
+            assert_usable(&mut comm);
+        });
+    }
+}
+
+#[test]
+fn a_split_by_host_is_no_other_call() {
+    for link in LINKS {
+        world(link, 3, |mut comm| {
+            let error = match comm.rank().0 {
+                1 => comm.split(Some(0), 0).wait().map(drop).unwrap_err(),
+                _ => comm.split_by_host().wait().unwrap_err(),
+            };
+            let told = error.to_string();
+            assert!(matches!(error, Error::Mismatch { .. }), "{told}");
+            assert!(
+                told.contains("rank 1 calls split(") && told.contains("ranks 0, 2 call split_by_host("),
+                "{told}"
+            );
+            assert_usable(&mut comm);
+        });
+    }
+}
+
 #[test]
 fn a_limit_of_its_own_names_who_is_late() {
     for link in LINKS {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use hcomm::{LinkKind, Rank, ReduceOp};
+use hcomm::{Communicator, LinkKind, Rank, ReduceOp, blocking};
 
 use super::common::assert_usable;
 use super::common::hosts::Hosts;
@@ -30,9 +30,22 @@ pub fn work_by_host() {
         assert!(sums.iter().all(|sum| *sum == here), "{count} elements");
     }
     assert_usable(&mut comm);
+    let mut same = blocking::split_by_host(&mut comm).unwrap();
+    let first = host * PER_HOST;
+    assert_eq!((same.rank(), same.name()), (group.rank(), &*format!("world/{}:{first}", number(&same))));
+    assert!(same.group() == group.group() && same.group() == comm.host_group(), "{:?}", same.group());
+    assert_usable(&mut same);
+    // Every second rank, backwards: one of each host, or of one host only.
+    let pair = comm.split(Some((me % 2) as u32), -(me as i64)).wait().unwrap().unwrap();
+    assert_eq!(pair.host_group().world_ranks().collect::<Vec<_>>(), [comm.rank()]);
     group.close().wait().unwrap();
     comm.close().wait().unwrap();
     say("done");
+}
+
+/// Of the call that it is from, as its name has it.
+fn number(part: &Communicator) -> &str {
+    part.name().trim_start_matches("world/").split(':').next().unwrap()
 }
 
 #[test]

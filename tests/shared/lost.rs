@@ -11,6 +11,8 @@ use super::common::{Random, assert_usable, class, meeting_place};
 use super::world::World;
 use super::{join, say_links};
 
+/// Which kind of operation.
+const KIND: &str = "HCOMM_TEST_KIND";
 /// More than all rings hold.
 const COUNT: usize = 4 << 20;
 
@@ -40,6 +42,57 @@ pub fn reduce_until_told() {
                 return say(&format!("told: {} {}", class(&error), blamed.join(" ")));
             }
         }
+    }
+}
+
+/// One kind of operation, until another rank is lost: who that is, and whether buffer and communicator can be used after it.
+pub fn one_kind_until_told() {
+    let kind = std::env::var(KIND).unwrap();
+    let mut comm = join().unwrap();
+    let (me, n) = (comm.rank().index(), comm.size());
+    let root = Rank(n as u32 - 1);
+    let part = COUNT / n;
+    let value = |rank: usize, round: usize| (rank * 1000 + round) as u32;
+    let is = |got: &[u32], expected: u32| got.iter().all(|value| *value == expected);
+    for round in 0.. {
+        let own = |len: usize| vec![value(me, round); len];
+        let sum_to = |end: usize| (0..end).map(|rank| value(rank, round)).sum::<u32>();
+        let is_root = comm.rank() == root;
+        let operation = match kind.as_str() {
+            "reduce" => comm.reduce(own(COUNT), ReduceOp::Sum, root),
+            "gather" => comm.gather(own(if is_root { n * part } else { part }), root),
+            "scatter" => comm.scatter(own(if is_root { n * part } else { part }), root),
+            "all_to_all" => comm.all_to_all(own(n * part)),
+            _ => comm.scan(own(COUNT), ReduceOp::Sum),
+        };
+        let failed = match operation.wait() {
+            Ok(got) => {
+                let right = match kind.as_str() {
+                    "reduce" => !is_root || is(&got, sum_to(n)),
+                    "scatter" => is_root || is(&got, value(root.index(), round)),
+                    "gather" if !is_root => true,
+                    "scan" => is(&got, sum_to(me + 1)),
+                    _ => got.chunks(part).zip(0..).all(|(part, rank)| is(part, value(rank, round))),
+                };
+                assert!(right, "rank {me}: {kind}, round {round}");
+                if round == 0 {
+                    say("running");
+                }
+                continue;
+            }
+            Err(failed) => failed,
+        };
+        // Between two calls it has failed already when the next one is made.
+        let error = failed.error;
+        let known = matches!(error, Error::PeerLost { .. } | Error::Failed { .. });
+        assert!(known && error.to_string().contains("is lost"), "{error}");
+        let blamed: Vec<String> = error.blamed().iter().map(Rank::to_string).collect();
+        let len = failed.buffer.map(|buffer| buffer.len());
+        assert!(len == Some(COUNT) || len == Some(n * part) || len == Some(part), "{kind}: {len:?}");
+        say(&format!("told: {}", blamed.join(" ")));
+        let mut left = comm.rebuild().wait().unwrap();
+        assert_usable(&mut left);
+        return say(&format!("rebuilt: {}", left.size()));
     }
 }
 
@@ -134,4 +187,28 @@ fn survivors_of_a_kill_at_any_time_are_told_and_nothing_is_left() {
 #[ignore = "takes minutes"]
 fn survivors_of_100_kills_are_told_and_nothing_is_left() {
     kill(100..200);
+}
+
+#[test]
+fn a_rank_killed_in_any_kind_of_operation_is_named_by_all_and_the_others_go_on() {
+    let n = 3;
+    let kinds = ["reduce", "gather", "scatter", "all_to_all", "scan"];
+    for (wanted, seed) in [("require", 1), ("never", 2)] {
+        let mut random = Random(seed);
+        for (kind, victim) in kinds.into_iter().zip([0, 1, 2, 1, 0]) {
+            let mut world = World::new("one kind", n).start(|_| {
+                let mut command = own();
+                command.env(KIND, kind).env("HCOMM_SHARED_MEMORY", wanted);
+                command
+            });
+            (0..n).for_each(|rank| drop(world.says(rank, "running")));
+            std::thread::sleep(random.millis(50));
+            world.kill(victim);
+            for rank in (0..n).filter(|rank| *rank != victim) {
+                assert_eq!(world.says(rank, "told: "), victim.to_string(), "{kind}, {wanted}, rank {rank}");
+                assert_eq!(world.says(rank, "rebuilt: "), "2", "{kind}, {wanted}, rank {rank}");
+            }
+            world.end(Some(victim));
+        }
+    }
 }

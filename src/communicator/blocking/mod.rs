@@ -460,6 +460,15 @@ pub fn split(
     communicator.split(color, key).wait()
 }
 
+/// See [`Communicator::split_by_host`].
+///
+/// # Errors
+///
+/// As the operation of the same name.
+pub fn split_by_host(communicator: &mut Communicator) -> Result<Communicator, Error> {
+    communicator.split_by_host().wait()
+}
+
 /// See [`Communicator::create`].
 ///
 /// # Errors

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::super::env::from;
+use super::super::env::{from, is_rank};
 use super::super::launcher::Launcher;
 use super::super::variables::Env;
-use super::super::{JoinConfig, Rendezvous};
+use super::super::{JoinConfig, Rendezvous, join_blocking};
 use crate::error::InitError;
 
 /// Rank 1 of 4 by `mpirun` of Open MPI 4.1 on one host.
@@ -56,15 +56,19 @@ const KUBERNETES: &str = "
     HOSTNAME=train-2 JOB_COMPLETION_INDEX=2 KUBERNETES_PORT=tcp://10.96.0.1:443 KUBERNETES_SERVICE_HOST=10.96.0.1
     MASTER_ADDR=train-0.workers WORLD_SIZE=3";
 
-/// From these variables; of several values of one the last holds, and an empty one is not set.
-fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
+/// In these variables; of several values of one the last holds, and an empty one is not set.
+fn inside<R>(variables: &[&str], act: impl Fn(&Env<'_>) -> R) -> R {
     let all = variables.join(" ");
     let value = |name: &str| {
         let values = all.split_whitespace().filter_map(|word| word.split_once('='));
         values.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next_back()
     };
     let ancestor = |name: &str| (name == "hydra_pmi_proxy").then_some(6493);
-    from(&Env { lookup: &value, ancestor: &ancestor })
+    act(&Env { lookup: &value, ancestor: &ancestor })
+}
+
+fn read(variables: &[&str]) -> Result<JoinConfig, InitError> {
+    inside(variables, from)
 }
 
 fn refused(variables: &[&str]) -> String {
@@ -97,7 +101,7 @@ fn open_mpi_has_a_session_directory() {
     assert_eq!(place(&[OPEN_MPI_4, "MASTER_ADDR=a MASTER_PORT=7 HCOMM_ROOT_PORT=8"]), "a:8");
     assert_eq!(place(&[OPEN_MPI_4, "HCOMM_RENDEZVOUS=file:/shared/x"]), "file:/shared/x");
     let error = refused(&[OPEN_MPI_4, "PMIX_SERVER_TMPDIR="]);
-    assert!(error.starts_with("MASTER_PORT is not set"), "{error}");
+    assert!(error.starts_with("MASTER_PORT is not set: `mpirun -x MASTER_PORT=PORT`"), "{error}");
 }
 
 #[test]
@@ -142,7 +146,8 @@ fn ranks_of_hydra_meet_at_a_port_of_their_proxy() {
         ancestor: &|_| None,
     };
     let error = from(&alone).unwrap_err().to_string();
-    assert!(error.starts_with("MASTER_PORT is not set"), "{error}");
+    assert!(error.starts_with("MASTER_PORT is not set: hydra_pmi_proxy, "), "{error}");
+    assert!(error.contains("`mpiexec -genv MASTER_PORT PORT`"), "{error}");
 }
 
 #[test]
@@ -190,7 +195,9 @@ fn a_lone_process_of_a_slurm_job_is_no_rank() {
     ] {
         let error = refused(variables);
         assert!(
-            error.starts_with("RANK is not set: this is a job of Slurm, but no task of srun: start it"),
+            error.contains(
+                "RANK is not set: this is a job of Slurm, but no task of srun: start it with `srun"
+            ),
             "{error}"
         );
     }
@@ -198,6 +205,33 @@ fn a_lone_process_of_a_slurm_job_is_no_rank() {
     let stale = "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=node001";
     let error = refused(&[SBATCH, stale]);
     assert!(error.contains("contradicts SLURM_GTIDS=0"), "{error}");
+}
+
+/// Where something says so in part, joining has what is wrong; what starts its ranks itself must not do so there.
+#[test]
+fn whoever_is_no_rank_may_start_ranks() {
+    let by_hand = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=7";
+    for variables in [
+        &[by_hand][..],
+        &["RANK=0"],
+        &[OPEN_MPI_4],
+        &[OPEN_MPI_5],
+        &[OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE="],
+        &["PMIX_NAMESPACE=prterun-vm-4711@1 PMIX_RANK=2"],
+        &[HYDRA],
+        &[HYDRA, "PMI_SIZE="],
+        &[SRUN],
+        &[SRUN, "SLURM_PROCID="],
+        &[KUBERNETES],
+        &[KUBERNETES, "WORLD_SIZE="],
+    ] {
+        assert!(inside(variables, is_rank), "{variables:?}");
+    }
+    for variables in
+        [&[][..], &["WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=7 LOCAL_RANK=0"], &[SBATCH], &[INTERACTIVE]]
+    {
+        assert!(!inside(variables, is_rank), "{variables:?}");
+    }
 }
 
 #[test]
@@ -315,6 +349,55 @@ fn half_of_what_a_launcher_sets_is_told() {
         let error = refused(&[variables, unset]);
         assert!(error.starts_with(told), "{error}");
     }
+    // Nothing but a number is left of a task, as where a container is given some of the variables; in a job, or not.
+    for variables in [
+        &["SLURM_PROCID=0 SLURM_NTASKS=4"][..],
+        &[SRUN, "SLURM_STEP_ID= SLURM_STEPID="],
+        &["SLURM_PROCID=1 SLURM_JOB_ID=5"],
+    ] {
+        let error = refused(variables);
+        assert!(
+            error.contains(", but SLURM_STEP_ID is not set, by which tasks of srun are known: pass on all"),
+            "{error}"
+        );
+        assert!(error.starts_with("RANK is not set: SLURM_PROCID is "), "{error}");
+        assert!(inside(variables, is_rank), "{variables:?}");
+    }
+}
+
+/// What has a newer name beside it is shown where it says something else.
+#[test]
+fn of_two_names_for_the_same_one_is_shown() {
+    let error = refused(&[SRUN, "SLURM_PROCID="]);
+    let (_, seen) = error.split_once("; seen: ").unwrap();
+    assert_eq!(
+        seen,
+        "SLURM_STEP_ID=\"0\", SLURM_PROCID=\"\", SLURM_STEP_NUM_TASKS=\"4\", SLURM_LOCALID=\"1\", SLURM_GTIDS=\"2,3\", SLURM_JOB_ID=\"258187\", \
+         SLURM_STEP_NUM_NODES=\"2\", SLURM_STEP_NODELIST=\"node[002-003]\", SLURM_JOB_NODELIST=\"node[001-003,7],other-2\""
+    );
+    let error = refused(&[SRUN, "SLURM_PROCID= SLURM_NTASKS=5"]);
+    assert!(error.contains("SLURM_STEP_NUM_TASKS=\"4\", SLURM_NTASKS=\"5\""), "{error}");
+}
+
+/// A name that no host has is told with where it is from.
+#[test]
+fn a_host_that_is_not_found_is_told_with_what_to_do() {
+    let cases = [
+        (
+            "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no-such-host.invalid MASTER_PORT=7",
+            "give rank 0's host by its address",
+        ),
+        (SRUN, "it is the first node in SLURM_STEP_NODELIST, unless MASTER_ADDR is set"),
+        (KUBERNETES, "MASTER_ADDR is to be JOB-0.SERVICE"),
+    ];
+    for (variables, how) in cases {
+        let config = read(&[variables, "SLURM_STEP_NODELIST=no-such-host.invalid"]).unwrap();
+        assert!(config.launcher.how_to_name_the_root().starts_with(how), "{variables}");
+    }
+    let launched = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no-such-host.invalid MASTER_PORT=7";
+    let error = join_blocking(read(&[launched]).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("looking up \"no-such-host.invalid\": "), "{error}");
+    assert!(error.contains(": give rank 0's host by its address, or by a name"), "{error}");
 }
 
 #[test]

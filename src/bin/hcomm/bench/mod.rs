@@ -29,7 +29,7 @@ use crate::run::{Output, World, launch};
 /// Measures, as all ranks or as one of them.
 pub fn run(args: &Args) -> Outcome {
     let settings = Settings::new(args)?;
-    let launched = std::env::var_os("RANK").is_some();
+    let launched = Communicator::is_launched();
     if !launched || settings.link == Link::Memory {
         // Before ranks start, so that it is told once.
         settings.counts()?;
@@ -40,30 +40,27 @@ pub fn run(args: &Args) -> Outcome {
         Link::Memory if launched => alone(&settings),
         Link::Memory => memory(&settings),
         Link::Auto | Link::Shm | Link::Tcp if launched => one_of_many(settings),
-        Link::Auto | Link::Shm | Link::Tcp => {
-            let this = std::env::current_exe().map_err(Failure::other)?;
-            let arguments = std::env::args_os().skip(1);
-            let command: Vec<OsString> = std::iter::once(this.into()).chain(arguments).collect();
-            launch(&World {
-                ranks: settings.ranks as u32,
-                command,
-                output: Output::Inherited,
-                keep_going: false,
-            })
-        }
+        Link::Auto | Link::Shm | Link::Tcp => many(&settings),
     }
+}
+
+/// All ranks, as processes of this command.
+fn many(settings: &Settings) -> Outcome {
+    let this = std::env::current_exe().map_err(Failure::other)?;
+    let arguments = std::env::args_os().skip(1);
+    let command: Vec<OsString> = std::iter::once(this.into()).chain(arguments).collect();
+    launch(&World { ranks: settings.ranks as u32, command, output: Output::Inherited, keep_going: false })
 }
 
 /// Under a launcher, as long as that has started no other beside: it would be slowed down by the others' measurements.
 fn alone(settings: &Settings) -> Outcome {
-    let world = std::env::var("WORLD_SIZE").ok().and_then(|world| world.parse().ok());
-    match world {
-        Some(started @ 2..) => Err(Failure::usage(format!(
+    match joined(settings)?.size() {
+        1 => memory(settings),
+        started => Err(Failure::usage(format!(
             "--link memory is between threads of one process, but the launcher has started {}: leave --link out, or call \
              it without a launcher",
             counted(started, "rank")
         ))),
-        _ => memory(settings),
     }
 }
 
@@ -85,25 +82,37 @@ fn memory(settings: &Settings) -> Outcome {
     first
 }
 
-/// One rank, started by a launcher.
+/// The world of a launcher.
+fn joined(settings: &Settings) -> Result<Communicator, Failure> {
+    let mut builder = Builder::from_env().map_err(Failure::other)?;
+    // What the environment says counts unless the command line says otherwise.
+    if matches!(settings.link, Link::Shm | Link::Tcp) {
+        builder = builder.shared_memory(settings.link.shared_memory());
+    }
+    builder.connect_blocking().map_err(Failure::other)
+}
+
+/// One rank, started by a launcher. A shell may be the only task of one, as `srun --pty` starts it; ranks that are asked for there
+/// are started as anywhere else.
 fn one_of_many(mut settings: Settings) -> Outcome {
-    runtime()?.block_on(async {
-        let mut builder = Builder::from_env().map_err(Failure::other)?;
-        // What the environment says counts unless the command line says otherwise.
-        if settings.link != Link::Auto {
-            builder = builder.shared_memory(settings.link.shared_memory());
+    let comm = joined(&settings)?;
+    let size = comm.size();
+    match settings.ranks {
+        asked if !settings.ranks_given || asked == size => {}
+        _ if size == 1 => {
+            drop(comm);
+            settings.counts()?;
+            return many(&settings);
         }
-        let comm = builder.connect().await.map_err(Failure::other)?;
-        let asked = std::mem::replace(&mut settings.ranks, comm.size());
-        if settings.ranks_given && asked != comm.size() {
-            let size = comm.size();
+        asked => {
             return Err(Failure::usage(format!(
                 "-n {asked}, but the launcher has started {}: leave -n out",
                 counted(size, "rank")
             )));
         }
-        rank(&settings, comm).await
-    })
+    }
+    settings.ranks = size;
+    runtime()?.block_on(rank(&settings, comm))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

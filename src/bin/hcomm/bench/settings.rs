@@ -23,7 +23,8 @@ const BEGIN: usize = 8;
 const END: usize = 256 << 20;
 
 const DETAILS: &str = "\
-Starts its ranks itself, unless a launcher has (RANK is set): then it is one of them, with any --link but memory.
+Starts its ranks itself, unless a launcher has (hcomm run, torchrun, mpirun, mpiexec, srun, an indexed job of Kubernetes): then \
+it is one of them, with any --link but memory. Where a launcher has started one rank only, -n starts others.
 
 For each size the result of one call is compared element by element with what must come out; then calls follow one \
 another, each timed from the call to its end: at rank 0; of broadcast, scatter, scan and exscan, where that is done first, at \
@@ -54,7 +55,8 @@ Examples:
   hcomm bench all_reduce -n 2 --link memory -b 64K -e 64M --touch
   hcomm bench all_reduce -n 2 --link shm --buffer vec
   hcomm bench all_gather -n 3 --dtype u8 --json all_gather.json
-  hcomm run -n 2 -- hcomm bench send_recv     under a launcher";
+  hcomm run -n 2 -- hcomm bench send_recv     under a launcher
+  mpirun -n 2 hcomm bench send_recv           under another";
 
 /// Measures an operation: checked results, times as nccl-tests gives them
 #[derive(clap::Args)]
@@ -207,12 +209,6 @@ impl Settings {
             iters: args.iters.map(|iters| iters as usize),
             duration: args.seconds,
         })
-    }
-
-    /// Whether clocks of different ranks can be compared.
-    pub fn on_one_host(&self) -> bool {
-        let local = std::env::var("LOCAL_WORLD_SIZE");
-        self.link == Link::Memory || local.is_ok() && local == std::env::var("WORLD_SIZE")
     }
 
     /// The element counts of all points, of the whole vector: never none.
