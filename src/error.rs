@@ -294,8 +294,9 @@ pub enum Error {
 fn elsewhere(operation: &str) -> &'static str {
     // A message's call is told with its arguments.
     match operation.split('(').next().unwrap_or(operation) {
-        // Between two ranks, or of no use if it did not end here.
-        "send" | "recv" | "split" | "dup" | "create" | "close" | "rebuild" => "",
+        message if calls::is_of_message(message) => "",
+        // Of no use if it did not end here.
+        "split" | "dup" | "create" | "close" | "rebuild" => "",
         "barrier" => "; other ranks may have passed it",
         _ => "; other ranks may have its result",
     }
@@ -578,6 +579,8 @@ mod tests {
             ("barrier", "; other ranks may have passed it"),
             ("recv(4 × f32, peer 1, tag 7)", ""),
             ("send", ""),
+            ("recv_from(4 × f32, any tag)", ""),
+            ("matched_probe(peer 1, tag 7)", ""),
             ("close", ""),
         ] {
             for text in [late(operation), aborted(operation).to_string()] {

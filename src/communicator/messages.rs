@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Communicator, Operation};
 use crate::buffer::lend::{Lend, LendMut, Looking};
 use crate::element::{DType, Element};
-use crate::engine::{ANY_TAG, Arrival, CallDesc, Priority, Take, Wish, Work};
+use crate::engine::{Arrival, CallDesc, Priority, Tagged, Take, Wish, Work};
 use crate::error::{Error, OpError};
 use crate::rank::{Rank, Tag};
 
@@ -174,6 +174,36 @@ impl Communicator {
         MatchedProbe { communicator: self, probe }
     }
 
+    /// Takes the next message that is of this source and has this tag, or of any, out of what others may receive, if one has come:
+    /// what [`try_probe`](Self::try_probe) and then [`matched_probe`](Self::matched_probe) would do, but nobody has it between both.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_probe`](Self::try_probe).
+    ///
+    /// ```
+    /// let comm = hcomm::Communicator::local(1).remove(0);
+    /// assert!(comm.try_matched_probe(0, 7).unwrap().is_none());
+    /// let sent = comm.send(0, 7, vec![1u64, 2, 3]);
+    /// let message = comm.try_matched_probe(0, 7).unwrap().unwrap();
+    /// assert_eq!(message.recv(vec![0u64; 3]).wait().unwrap().buffer, [1, 2, 3]);
+    /// sent.wait().unwrap();
+    /// ```
+    pub fn try_matched_probe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<Tags>,
+    ) -> Result<Option<Message<'_>>, Error> {
+        let (wish, desc) = self.wish("matched_probe", source.into(), tag.into());
+        let forked = || Error::Forked { operation: "try_matched_probe".into() };
+        let arrival = self.engine.claim(self.channel, wish?).ok_or_else(forked)?;
+        let message = |arrival: Arrival| {
+            let (status, claim) = (Status::new(arrival, &desc), Some(arrival.claim));
+            Message { communicator: self, status, claim }
+        };
+        Ok(arrival.map(message))
+    }
+
     fn look(
         &self,
         operation: &'static str,
@@ -206,14 +236,13 @@ impl Communicator {
             if let Tags::Of(tag) = tag { Some(tag) } else { None },
             if let Source::Of(rank) = source { Some(rank) } else { None },
         );
-        let operation = if of.is_none() { ANY_TAG } else { operation };
         let desc = CallDesc {
             operation,
             dtype: DType::U8,
             count: 0,
             op: None,
             root,
-            tag: Some(of.unwrap_or_default()),
+            tag: Some(of.map_or(Tagged::Any, Tagged::Of)),
             algorithm: "",
             fingerprint: 0,
         };

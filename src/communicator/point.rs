@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Communicator, Operation};
 use crate::buffer::lend::{Lend, LendMut};
 use crate::element::Element;
-use crate::engine::{CallDesc, Take, Wish, Work};
+use crate::engine::{CallDesc, Tagged, Take, Wish, Work};
 use crate::error::Error;
 use crate::rank::{Rank, Tag};
 
@@ -143,7 +143,7 @@ impl Communicator {
             count: lent.0.raw().len() / size_of::<B::Element>(),
             op: None,
             root: Some(peer),
-            tag: Some(tag),
+            tag: Some(Tagged::Of(tag)),
             algorithm: "",
             fingerprint: 0,
         };

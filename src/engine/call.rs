@@ -17,8 +17,13 @@ use crate::path::Post;
 use crate::rank::{Rank, Tag};
 use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
 
-/// What a receive that takes any tag is called: it has none to be told with.
-pub(crate) const ANY_TAG: &str = "recv_any_tag";
+/// With which tag a call is of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tagged {
+    Of(Tag),
+    /// A receive or a look that leaves it open.
+    Any,
+}
 
 /// Everything about a call that must be equal on all ranks, without allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +33,8 @@ pub(crate) struct CallDesc {
     pub count: usize,
     pub op: Option<ReduceOp>,
     pub root: Option<Rank>,
-    pub tag: Option<Tag>,
+    /// Of a message.
+    pub tag: Option<Tagged>,
     pub algorithm: &'static str,
     pub fingerprint: u64,
 }
@@ -41,7 +47,7 @@ impl CallDesc {
             count: self.count as u64,
             op: self.op,
             root: self.root,
-            tag: self.tag.filter(|_| !self.takes_any_tag()),
+            tag: self.known_tag(),
             algorithm: self.algorithm.into(),
             plan: self.fingerprint,
         }
@@ -52,14 +58,16 @@ impl CallDesc {
         self.count * self.dtype.size()
     }
 
-    /// Whether it is of a message, and leaves the tag open.
-    fn takes_any_tag(&self) -> bool {
-        self.operation == ANY_TAG
+    fn known_tag(&self) -> Option<Tag> {
+        match self.tag {
+            Some(Tagged::Of(tag)) => Some(tag),
+            Some(Tagged::Any) | None => None,
+        }
     }
 
-    /// The tag of a message.
+    /// The tag of a message, where it is known.
     pub(crate) fn tag_word(&self) -> u32 {
-        self.tag.map_or(0, |tag| tag.0)
+        self.known_tag().map_or(0, |tag| tag.0)
     }
 
     /// What the sender of a message has called, for a receive that was called like this: its digest says of which type.

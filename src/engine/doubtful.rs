@@ -138,7 +138,7 @@ mod tests {
 
     use super::super::channel::Channel;
     use super::super::io::{Io, Via};
-    use super::super::{CallDesc, Priority};
+    use super::super::{CallDesc, Priority, Tagged};
     use super::*;
     use crate::buffer::pool::Pool;
     use crate::element::DType;
@@ -156,7 +156,7 @@ mod tests {
             count: 0,
             op: None,
             root: Some(Rank(1)),
-            tag: Some(Tag(7)),
+            tag: Some(Tagged::Of(Tag(7))),
             algorithm: "",
             fingerprint: 0,
         };

@@ -84,7 +84,7 @@ mod watch;
 mod wires;
 
 pub(crate) use board::Wish;
-pub(crate) use call::{ANY_TAG, Arrival, CallDesc, Op, Request, Take, Work};
+pub(crate) use call::{Arrival, CallDesc, Op, Request, Tagged, Take, Work};
 pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use rebuild::successor_id;

@@ -251,7 +251,6 @@ impl State {
         let point = matches!(flight, Flight::Point(_));
         let head = flight.head();
         let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
-        let tag = head.desc.tag;
         let channel = self.channels[index].as_ref()?;
         let (late, cycle) = match any {
             true => (waits.clone(), String::new()),
@@ -269,7 +268,7 @@ impl State {
         if cause.is_empty() && !any {
             cause = self.circle(channel, &call, seq, &waits);
         }
-        if let (Some(tag), "recv") = (tag, call.operation.as_str())
+        if let (Some(tag), true) = (call.tag, call.operation != "send")
             && let Some(other) = waits.first().and_then(|peer| channel.board.first_held(Wish::of_rank(*peer)))
             && let (_, other) = other
             && other.tag != tag.0
