@@ -112,9 +112,9 @@ pub mod testing;
 
 pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
-    Builder, Close, Communicator, Connect, Dup, Incoming, Keyed, MatchedProbe, Message, Operation, Prepared,
-    Probe, Rebuild, Receive, Received, Resources, SchedulerStats, SendRecv, Source, Split, State, Status,
-    SuspendedDeadlines, Tags, View, blocking,
+    Builder, Close, Communicator, Connect, Contributions, Dup, Incoming, Keyed, MatchedProbe, Message,
+    Operation, Prepared, Probe, Rebuild, Receive, Received, ReduceFirst, Reduced, Resources, SchedulerStats,
+    SendRecv, Source, Split, State, Status, SuspendedDeadlines, Tags, View, blocking,
 };
 pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

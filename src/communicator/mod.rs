@@ -3,6 +3,7 @@
 //! - `builder`: how processes become one
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
+//! - `contributions`: the first of many messages, reduced: for those who don't wait for stragglers
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
@@ -22,6 +23,7 @@ mod builder;
 mod calls;
 mod close;
 mod collectives;
+mod contributions;
 mod create;
 mod incoming;
 mod into;
@@ -55,6 +57,7 @@ use crate::rank::Rank;
 
 pub use builder::{Builder, Connect};
 pub use close::Close;
+pub use contributions::{Contributions, ReduceFirst, Reduced};
 pub use incoming::Incoming;
 pub use keyed::Keyed;
 #[cfg(feature = "testing")]
@@ -242,8 +245,22 @@ impl Communicator {
         lent: Lent,
         guard: B::Guard,
     ) -> Operation<B> {
+        self.submit_within::<B>(self.deadline, priority, seq, desc, digest, work, lent, guard)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn submit_within<B: Lend>(
+        &self,
+        deadline: Duration,
+        priority: Priority,
+        seq: u64,
+        desc: CallDesc,
+        digest: u64,
+        work: Result<Work, Error>,
+        lent: Lent,
+        guard: B::Guard,
+    ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
-        let deadline = self.deadline;
         let (channel, parts) = (self.channel, lent.0);
         let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
         let span = self.span(seq, &desc);

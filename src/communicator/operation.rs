@@ -150,6 +150,13 @@ impl<B: Lend> Operation<B> {
         (result, outcome.arrival)
     }
 
+    /// Whether it is over; whoever polls is woken at its end. It does not drive: something else that is polled beside it has to.
+    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
+        let Some(op) = self.op() else { return true };
+        op.register(cx.waker());
+        op.is_done()
+    }
+
     /// Polls it; once it is over, [`take_all`](Self::take_all) has what came of it.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // A loop of calls that are over at once would keep its runtime's other tasks waiting.

@@ -136,6 +136,18 @@ impl Communicator {
         work: Result<Work, Error>,
         buffer: B,
     ) -> Operation<B> {
+        self.point_of(operation, peer, (tag, None), work, buffer)
+    }
+
+    /// The same, which may belong to a round.
+    pub(super) fn point_of<B: Lend>(
+        &self,
+        operation: &'static str,
+        peer: Rank,
+        (tag, round): (Tag, Option<u32>),
+        work: Result<Work, Error>,
+        buffer: B,
+    ) -> Operation<B> {
         let (lent, guard) = buffer.lend(&self.staging);
         let desc = CallDesc {
             operation,
@@ -147,6 +159,7 @@ impl Communicator {
             algorithm: "",
             fingerprint: 0,
         };
+        let desc = round.map_or(desc, |round| desc.of_round(round));
         self.submit_lent(self.next_point(), desc, work, lent, guard)
     }
 }

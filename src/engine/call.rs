@@ -17,6 +17,9 @@ use crate::path::Post;
 use crate::rank::{Rank, Tag};
 use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
 
+/// Where a message has it in place of a plan's fingerprint, its round is the other half. Of messages without a round it is 0.
+const ROUNDS: u64 = 0x726f_756e;
+
 /// With which tag a call is of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tagged {
@@ -72,9 +75,16 @@ impl CallDesc {
 
     /// What the sender of a message has called, for a receive that was called like this: its digest says of which type.
     pub(crate) fn of_message(&self, bytes: usize, digest: u64) -> CallDesc {
-        let of = |dtype: DType| CallDesc { dtype, count: dtype.elements(bytes), ..*self };
-        let told = DType::ALL.iter().map(|dtype| of(*dtype)).find(|desc| desc.digest() == digest);
-        told.unwrap_or_else(|| of(self.dtype))
+        let of = |dtype: &DType| CallDesc { dtype: *dtype, count: dtype.elements(bytes), ..*self };
+        let plain = |dtype: &DType| CallDesc { fingerprint: 0, ..of(dtype) };
+        let each = || DType::ALL.iter();
+        let told = each().map(of).chain(each().map(plain)).find(|desc| desc.digest() == digest);
+        let of_round = |desc: CallDesc| desc.round_of(digest).map(|round| desc.of_round(round));
+        told.or_else(|| each().map(plain).find_map(of_round)).unwrap_or_else(|| of(&self.dtype))
+    }
+
+    pub(crate) const fn is_of_round(&self) -> bool {
+        self.fingerprint >> 32 == ROUNDS
     }
 
     /// How it reduces among so many ranks; `post`: whether a reduction is the last of its elements.
@@ -86,9 +96,26 @@ impl CallDesc {
         Reduction { dtype: self.dtype, op: self.op.unwrap_or(ReduceOp::Sum), divisor }
     }
 
+    /// Of a message that belongs to a round; its digest says so.
+    pub(crate) const fn of_round(self, round: u32) -> CallDesc {
+        CallDesc { fingerprint: ROUNDS << 32 | round as u64, ..self }
+    }
+
+    /// The round of a message with such a digest, if it belongs to one and is else what was called like this. Of one that is not, a
+    /// round is found by one chance in 2³².
+    pub(crate) fn round_of(&self, digest: u64) -> Option<u32> {
+        let fingerprint = unmix(digest) ^ self.digest_without_plan();
+        let of_round = CallDesc { fingerprint, ..*self };
+        of_round.is_of_round().then_some(fingerprint as u32)
+    }
+
     /// Equal for equal calls, and different for different ones but for one chance in 2⁶⁴. Point to point leaves the
     /// peer out: it is another one on each side.
     pub(crate) fn digest(&self) -> u64 {
+        mix(self.digest_without_plan() ^ self.fingerprint)
+    }
+
+    fn digest_without_plan(&self) -> u64 {
         let peer = if self.tag.is_some() { 0 } else { self.root.map_or(0, |root| u64::from(root.0) + 1) };
         // A message is a send on one side and a receive on the other.
         let operation = if self.tag.is_some() { "message" } else { self.operation };
@@ -98,7 +125,6 @@ impl CallDesc {
             self.count as u64,
             self.op.map_or(0, |op| op as u64 + 1),
             peer,
-            self.fingerprint,
         ];
         words.iter().fold(0x9e37_79b9_7f4a_7c15, |digest, word| mix(digest ^ word))
     }
@@ -109,6 +135,23 @@ pub(crate) fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
+}
+
+/// What [`mix`] has made a word of.
+fn unmix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 31) ^ (word >> 62)).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    word = (word ^ (word >> 27) ^ (word >> 54)).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    word ^ (word >> 30) ^ (word >> 60)
+}
+
+/// What undoes multiplication by an odd number, by Newton's method: each step doubles the bits that are right, of three.
+const fn inverse(odd: u64) -> u64 {
+    let (mut inverse, mut bits) = (odd, 3);
+    while bits < u64::BITS {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
 }
 
 /// What the engine is asked to do.
@@ -148,6 +191,7 @@ pub(crate) enum Work {
     Claimed {
         claim: u64,
         from: u32,
+        take: Take,
     },
     /// Agree with the ranks that are left on who they are.
     Rebuild,

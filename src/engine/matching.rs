@@ -198,11 +198,17 @@ impl State {
         }
     }
 
-    pub(super) fn launch_claimed(&mut self, head: Head, claim: u64, from: usize, parts: Parts) {
+    pub(super) fn launch_claimed(
+        &mut self,
+        head: Head,
+        (claim, take): (u64, Take),
+        from: usize,
+        parts: Parts,
+    ) {
         let (key, channel, tag) = (head.key, head.channel, head.desc.tag_word());
         let Some(of) = self.channels[channel].as_mut() else { return };
         let mut point = Point::new(head, Some(from), tag, parts, Side::receive());
-        (point.take, point.me) = (Take::UpTo, of.rank);
+        (point.take, point.me) = (take, of.rank);
         let claimed = of.board.take_claimed(claim);
         self.place_flight(key, Flight::Point(point));
         match claimed {

@@ -268,7 +268,7 @@ impl State {
         if cause.is_empty() && !any {
             cause = self.circle(channel, &call, seq, &waits);
         }
-        if let (Some(tag), true) = (call.tag, call.operation != "send")
+        if let (Some(tag), true) = (call.tag, !matches!(call.operation.as_str(), "send" | "contribute"))
             && let Some(other) = waits.first().and_then(|peer| channel.board.first_held(Wish::of_rank(*peer)))
             && let (_, other) = other
             && other.tag != tag.0

@@ -335,7 +335,9 @@ impl State {
             }
             Work::Send { to } => self.launch_send(head, to, parts),
             Work::Recv { wish, take } => self.launch_receive(head, wish, take, parts),
-            Work::Claimed { claim, from } => self.launch_claimed(head, claim, from as usize, parts),
+            Work::Claimed { claim, from, take } => {
+                self.launch_claimed(head, (claim, take), from as usize, parts);
+            }
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);

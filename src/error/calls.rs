@@ -50,7 +50,10 @@ impl CallInfo {
 
 /// Whether this is between two ranks, whom nobody else waits for.
 pub(super) fn is_of_message(operation: &str) -> bool {
-    matches!(operation, "send" | "recv" | "recv_from" | "probe" | "matched_probe")
+    matches!(
+        operation,
+        "send" | "recv" | "recv_from" | "probe" | "matched_probe" | "contribute" | "reduce_first" | "pull"
+    )
 }
 
 impl fmt::Display for CallInfo {

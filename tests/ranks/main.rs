@@ -14,6 +14,7 @@ mod blocking;
 mod busy;
 mod cables;
 mod close;
+mod contributions;
 mod deadline;
 mod dropped;
 mod ends;
