@@ -317,7 +317,7 @@ fn elsewhere(operation: &str) -> &'static str {
     match operation.split('(').next().unwrap_or(operation) {
         message if calls::is_of_message(message) => "",
         // Of no use if it did not end here.
-        "split" | "dup" | "create" | "close" | "rebuild" => "",
+        "ready" | "split" | "dup" | "create" | "close" | "rebuild" => "",
         "barrier" => "; other ranks may have passed it",
         _ => "; other ranks may have its result",
     }

@@ -112,9 +112,10 @@ pub mod testing;
 
 pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
-    Builder, Close, Communicator, Connect, Contributions, Dup, Incoming, Keyed, MatchedProbe, Message,
-    Operation, Prepared, Probe, Rebuild, Receive, Received, ReduceFirst, Reduced, Resources, SchedulerStats,
-    SendRecv, Source, Split, State, Status, SuspendedDeadlines, Tags, View, blocking,
+    Builder, CancelOnDrop, Close, Communicator, Connect, Contributions, Dup, Incoming, Keyed, MatchedProbe,
+    Message, Operation, Prepared, Probe, Ready, Rebuild, Receive, Received, ReduceFirst, Reduced, Resources,
+    SchedulerStats, SendRecv, Source, Split, State, Status, SuspendedDeadlines, Tags, View, blocking, until,
+    within,
 };
 pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

@@ -11,12 +11,15 @@
 //! - `links`: what is known about the links to other ranks
 //! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
+//! - `scope`: limits that operations inherit from what they are called for, and operations that end with it
+//! - `admission`: how many collectives are in flight, and waiting until one more may be
 //! - `suspend`: pauses in which no deadline passes
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
 
+mod admission;
 mod alloc;
 pub mod blocking;
 mod builder;
@@ -37,6 +40,7 @@ mod prepared;
 mod rebuild;
 mod resources;
 mod scheduling;
+mod scope;
 mod split;
 mod suspend;
 mod view;
@@ -55,6 +59,7 @@ use crate::error::Error;
 use crate::path::{Facts, PlanCache};
 use crate::rank::Rank;
 
+pub use admission::Ready;
 pub use builder::{Builder, Connect};
 pub use close::Close;
 pub use contributions::{Contributions, ReduceFirst, Reduced};
@@ -69,6 +74,7 @@ pub use prepared::Prepared;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
 pub use scheduling::SchedulerStats;
+pub use scope::{CancelOnDrop, until, within};
 pub use split::{Dup, Split};
 pub use suspend::SuspendedDeadlines;
 pub use view::View;
@@ -261,6 +267,8 @@ impl Communicator {
         guard: B::Guard,
     ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
+        let left = scope::left(|| self.engine.now());
+        let deadline = left.map_or(deadline, |left| deadline.min(left));
         let (channel, parts) = (self.channel, lent.0);
         let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
         let span = self.span(seq, &desc);
@@ -268,7 +276,7 @@ impl Communicator {
             let _entered = span.as_ref().map(|span| span.enter());
             self.engine.submit(request)
         };
-        Operation::new(self.engine.clone(), call, guard, span)
+        Operation::new(self.engine.clone(), call, guard, left, span)
     }
 
     /// Of one call, for who traces at level debug.

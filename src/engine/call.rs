@@ -193,6 +193,8 @@ pub(crate) enum Work {
         from: u32,
         take: Take,
     },
+    /// Wait until a collective that is called begins at once.
+    Admit,
     /// Agree with the ranks that are left on who they are.
     Rebuild,
     /// It is known to be wrong: it takes its number, fails, and the others are told.
@@ -404,6 +406,35 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    /// Of all else a digest tells nothing but whether it is equal.
+    #[test]
+    fn a_round_is_read_from_the_digest_of_a_call_that_has_one() {
+        let desc = CallDesc {
+            operation: "contribute",
+            dtype: DType::F32,
+            count: 1000,
+            op: None,
+            root: Some(Rank(3)),
+            tag: Some(Tagged::Of(Tag(5))),
+            algorithm: "",
+            fingerprint: 0,
+        };
+        for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(unmix(mix(word)), word);
+        }
+        let receiver = CallDesc { operation: "reduce_first", root: Some(Rank(7)), ..desc };
+        for round in [0, 1, 77, u32::MAX] {
+            let digest = desc.of_round(round).digest();
+            assert_eq!(receiver.round_of(digest), Some(round));
+            for other in [CallDesc { count: 999, ..receiver }, CallDesc { dtype: DType::U32, ..receiver }] {
+                assert_eq!(other.round_of(digest), None);
+            }
+            let told = CallDesc { dtype: DType::U8, ..receiver }.of_message(4000, digest);
+            assert_eq!((told.dtype, told.count, told.is_of_round()), (DType::F32, 1000, true));
+        }
+        assert_eq!(receiver.round_of(desc.digest()), None, "a plain message");
+    }
 
     /// Whoever keeps deadlines may take one limit while the caller sets another.
     #[test]

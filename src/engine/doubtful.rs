@@ -125,7 +125,7 @@ impl State {
                 };
                 channel.board.first_held(wish).is_none() && is_alone()
             }
-            Work::Claimed { .. } | Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
+            Work::Claimed { .. } | Work::Admit | Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))

@@ -247,10 +247,13 @@ impl State {
             let found = self.look_up(key)?;
             return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
         }
-        let (waits, any) = (flight.waits_for(), flight.waits_for_any());
-        let point = matches!(flight, Flight::Point(_));
+        let (mut waits, mut any) = (flight.waits_for(), flight.waits_for_any());
+        let mut point = matches!(flight, Flight::Point(_));
         let head = flight.head();
-        let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
+        let (index, mut seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
+        if let Some((of, first)) = self.awaited_for_admission(index, key) {
+            (waits, seq, any, point) = (first, of, false, false);
+        }
         let channel = self.channels[index].as_ref()?;
         let (late, cycle) = match any {
             true => (waits.clone(), String::new()),

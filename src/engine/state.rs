@@ -338,6 +338,7 @@ impl State {
             Work::Claimed { claim, from, take } => {
                 self.launch_claimed(head, (claim, take), from as usize, parts);
             }
+            Work::Admit => self.launch_admit(head, parts),
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);
@@ -533,6 +534,7 @@ impl State {
         } else {
             self.done(op, outcome);
         }
+        self.admit_callers(channel);
         if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);
         }

@@ -58,7 +58,7 @@ pub(super) fn is_of_message(operation: &str) -> bool {
 
 impl fmt::Display for CallInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild") {
+        if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild" | "ready") {
             // What they are made of is nobody's call.
             return f.write_str(&self.operation);
         }

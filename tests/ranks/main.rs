@@ -6,6 +6,7 @@ mod common;
 #[path = "../common/idle.rs"]
 mod idle;
 
+mod admission;
 mod ahead;
 mod algorithms;
 mod away;
@@ -36,6 +37,7 @@ mod reductions;
 mod report;
 mod resources;
 mod runtimes;
+mod scopes;
 mod split;
 mod suspend;
 mod unequal;

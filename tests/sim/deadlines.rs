@@ -111,3 +111,49 @@ fn a_deadline_comes_when_its_time_is_over_and_the_others_are_told_at_once() {
         assert!(expired.get() >= 30 && told.get() >= 80, "{expired:?} expired, {told:?} were told");
     }
 }
+
+/// What is left of it, wherever it is called and whatever it is given; and no more once it is over.
+#[test]
+fn a_limit_around_calls_holds_for_each_of_them() {
+    /// How a call waits for a rank that does not come: within limits around each other, with one of its own, after a pause.
+    #[derive(Clone, Copy)]
+    struct Case {
+        around: [u64; 2],
+        own: Option<u64>,
+        pause: u64,
+        over: u64,
+    }
+    schedules(0..8, |seed| {
+        let mut random = Random(seed);
+        let own = [None, Some(10_000), Some(30)][random.below(3)];
+        let (outer, inner, pause) = (100 + random.below(200), 100 + random.below(200), random.below(60));
+        let shortest = outer.min(inner) as u64;
+        let over = own.map_or(shortest, |own| shortest.min(own + pause as u64));
+        let case = Case { around: [outer as u64, inner as u64], own, pause: pause as u64, over };
+        let ms = Duration::from_millis;
+        let world = World::new(2).seed(seed);
+        world.run(|mut comm, net| async move {
+            comm.barrier().await.unwrap();
+            if comm.rank() == Rank(1) {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                return;
+            }
+            let begun = net.now();
+            let waits = async {
+                tokio::time::sleep(ms(case.pause)).await;
+                let receive = comm.recv(1, 0, vec![0u8]);
+                match case.own {
+                    Some(own) => receive.timeout(ms(own)).await,
+                    None => receive.await,
+                }
+            };
+            let failed = hcomm::within(ms(case.around[0]), hcomm::within(ms(case.around[1]), waits)).await;
+            assert!(failed.unwrap_err().error.is_deadline());
+            let took = net.now() - begun;
+            assert!(took >= ms(case.over) && took <= ms(case.over) + LATE_MAX, "seed {seed}: {took:?}");
+            let begun = net.now();
+            comm.recv(1, 0, vec![0u8]).timeout(ms(400)).await.unwrap_err();
+            assert!(net.now() - begun >= ms(400), "seed {seed}: it is over");
+        });
+    });
+}

@@ -29,6 +29,7 @@
 
 mod calls;
 
+pub use super::scope::within_on_this_thread as within;
 pub use calls::Calls;
 
 use super::{Communicator, Operation, Prepared};
