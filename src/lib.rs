@@ -113,9 +113,9 @@ pub mod testing;
 pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
     Builder, CancelOnDrop, Close, Communicator, Connect, Contributions, Dup, Incoming, Keyed, MatchedProbe,
-    Message, Operation, Prepared, Probe, Ready, Rebuild, Receive, Received, ReduceFirst, Reduced, Resources,
-    SchedulerStats, SendRecv, Source, Split, State, Status, SuspendedDeadlines, Tags, View, blocking, until,
-    within,
+    Message, Operation, Parameters, Prepared, Probe, Pulled, Ready, Rebuild, Receive, Received, ReduceFirst,
+    Reduced, Resources, SchedulerStats, SendRecv, ServedParameters, Source, Split, State, Status,
+    SuspendedDeadlines, Tags, Update, View, blocking, until, within,
 };
 pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::collectives::unsupported;
 use super::messages::{MatchedProbe, Message, Receive, Source, Tags};
+use super::scope::{self, unlimited};
 use super::{Communicator, Operation};
 use crate::buffer::lend::Lend;
 use crate::buffer::raw::reduce_slices;
@@ -247,7 +248,7 @@ impl<'a, T: Element> Contributions<'a, T> {
                 let mut buffer = self.spare.pop().unwrap_or_default();
                 buffer.resize(self.count, T::zeroed());
                 let begun = self.communicator.engine.now();
-                let receive = message.receive(Duration::MAX, desc, Take::Exact, buffer);
+                let receive = unlimited(|| message.receive(Duration::MAX, desc, Take::Exact, buffer));
                 self.contributors[at].has = Has::Coming(receive, begun);
             }
         }
@@ -342,7 +343,9 @@ impl<'a, T: Element> ReduceFirst<'_, 'a, T> {
     fn begin(&mut self) -> Result<(), Error> {
         if self.begun.is_none() {
             self.from.check(self.k, self.round, self.op)?;
-            self.begun = Some(self.from.communicator.engine.now());
+            let begun = self.from.communicator.engine.now();
+            self.limit = scope::left(|| begun).map_or(self.limit, |left| self.limit.min(left));
+            self.begun = Some(begun);
             self.from.turn_to(self.round);
             self.looks = self.from.contributors.iter().map(|_| Look::None).collect();
         }
@@ -363,7 +366,8 @@ impl<'a, T: Element> ReduceFirst<'_, 'a, T> {
         let deadline = if self.timed.is_none() { self.left(now) } else { Duration::MAX };
         self.timed.get_or_insert(at);
         let (source, tag) = (Source::Of(from.contributors[at].rank), Tags::Of(from.tag));
-        self.looks[at] = Look::At(from.communicator.matched_probe_within(deadline, source, tag), now);
+        let look = unlimited(|| from.communicator.matched_probe_within(deadline, source, tag));
+        self.looks[at] = Look::At(look, now);
     }
 
     /// What has come of a contributor; moves on until it waits, is here, or does not come.

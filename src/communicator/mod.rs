@@ -3,7 +3,8 @@
 //! - `builder`: how processes become one
 //! - `calls`: collectives in one buffer, `into`: from one buffer to another; `view`: options for a call, `collectives`: its plan
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
-//! - `contributions`: the first of many messages, reduced: for those who don't wait for stragglers
+//! - `contributions`: the first of many messages, reduced: for those who don't wait for stragglers; `parameters`: held by one,
+//!   pulled and pushed by others, as stale as they allow
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
 //! - `rebuild`: a communicator made anew after a failure, and the states it can be in
@@ -35,6 +36,7 @@ mod links;
 mod local;
 mod messages;
 mod operation;
+mod parameters;
 mod point;
 mod prepared;
 mod rebuild;
@@ -69,6 +71,7 @@ pub use keyed::Keyed;
 pub(crate) use local::run;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
 pub use operation::Operation;
+pub use parameters::{Parameters, Pulled, ServedParameters, Update};
 pub use point::SendRecv;
 pub use prepared::Prepared;
 pub use rebuild::{Rebuild, State};

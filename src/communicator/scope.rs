@@ -95,6 +95,12 @@ pub(super) fn left(now: impl FnOnce() -> Instant) -> Option<Duration> {
     UNTIL.get().map(|until| until.saturating_duration_since(now()).max(LEAST))
 }
 
+/// What is called here outlives whatever it is called within, and has its own limit.
+pub(super) fn unlimited<R>(act: impl FnOnce() -> R) -> R {
+    let _scope = Scope { before: UNTIL.take() };
+    act()
+}
+
 /// The limit that holds, until it is dropped.
 struct Scope {
     before: Option<Instant>,

@@ -28,6 +28,7 @@ mod messages;
 mod mismatch;
 mod own_plans;
 mod panicked;
+mod parameters;
 mod points;
 mod prepared;
 mod priorities;
