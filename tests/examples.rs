@@ -58,6 +58,15 @@ fn parameter_server() {
     assert!(text.contains("\nasynchronous: 600 gradients of 3 workers: "), "{text}");
 }
 
+/// It fails by itself if a request is not answered as it should be, or a sum is wrong.
+#[test]
+fn http_service() {
+    let mut command = Command::new(example("http_service"));
+    command.arg("4");
+    let text = prints(command);
+    assert!(text.starts_with("3 sums of 4 MiB; ") && text.contains(" requests meanwhile, "), "{text}");
+}
+
 #[cfg(feature = "cli")]
 mod as_processes {
     use super::{Command, SAME_BITS, example, output, prints};
@@ -101,10 +110,23 @@ mod as_processes {
     }
 
     #[test]
+    fn http_service() {
+        let mut command = run("3", "http_service");
+        command.arg("4");
+        let text = prints(command);
+        assert!(
+            text.starts_with("[0] 3 sums of 4 MiB; ") && text.contains(" requests meanwhile, "),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn too_many_or_too_few_ranks_are_an_error() {
-        for (ranks, name, told) in
-            [("5", "pipeline", "the model has 4 layers"), ("1", "parameter_server", "needs a worker")]
-        {
+        for (ranks, name, told) in [
+            ("5", "pipeline", "the model has 4 layers"),
+            ("1", "parameter_server", "needs a worker"),
+            ("1", "http_service", "needs ranks that help"),
+        ] {
             let output = output(run(ranks, name));
             let text = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.code() == Some(1) && text.contains(told), "{output:?}");
