@@ -315,7 +315,7 @@ pub struct ReduceFirst<'c, 'a, T: Element> {
 enum Look<'a> {
     /// Nothing is waited for.
     None,
-    At(MatchedProbe<'a>, Instant),
+    At(Box<MatchedProbe<'a>>, Instant),
     /// It contributes no more.
     Gone,
 }
@@ -367,7 +367,7 @@ impl<'a, T: Element> ReduceFirst<'_, 'a, T> {
         self.timed.get_or_insert(at);
         let (source, tag) = (Source::Of(from.contributors[at].rank), Tags::Of(from.tag));
         let look = unlimited(|| from.communicator.matched_probe_within(deadline, source, tag));
-        self.looks[at] = Look::At(look, now);
+        self.looks[at] = Look::At(Box::new(look), now);
     }
 
     /// What has come of a contributor; moves on until it waits, is here, or does not come.

@@ -534,6 +534,11 @@ impl State {
         } else {
             self.done(op, outcome);
         }
+        self.one_less(channel);
+    }
+
+    /// A communicator has an operation less in flight.
+    fn one_less(&mut self, channel: usize) {
         self.admit_callers(channel);
         if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);

@@ -282,3 +282,37 @@ fn a_server_goes_on_with_the_first_of_its_workers() {
         assert!(counted + first.late() <= u64::from(5 * ROUNDS));
     });
 }
+
+/// Between processes as well, for what goes along with its header and what is offered.
+#[test]
+fn on_all_links_the_first_count_and_the_others_are_late() {
+    const ROUNDS: u32 = 12;
+    for link in common::LINKS {
+        common::world(link, 4, |mut comm| {
+            let me = comm.rank().0;
+            for (tag, count) in [(TAG, 3), (TAG + 1, LARGE)] {
+                if me == 0 {
+                    let mut first = comm.contributions::<u32>(1..4, tag, count);
+                    for round in 0..ROUNDS {
+                        // All have a last word.
+                        let k = if round + 1 < ROUNDS { 2 } else { 3 };
+                        let reduced =
+                            first.reduce_first(k, round, ReduceOp::Max).timeout(SHORT).wait().unwrap();
+                        assert_eq!(reduced.contributors.len() + reduced.missing.len(), 3);
+                        assert!(reduced.contributors.len() >= k, "{reduced:?}");
+                        let most = reduced.contributors.iter().map(|rank| rank.0).max().unwrap();
+                        assert_eq!(reduced.buffer, vec![most * 100 + round; count]);
+                    }
+                } else {
+                    for round in 0..ROUNDS {
+                        let sent = comm.contribute(0, tag, round, vec![me * 100 + round; count]).wait();
+                        // One that is late need not be sent.
+                        let late = |failed: &hcomm::OpError<_>| common::class(&failed.error) == "aborted";
+                        assert!(sent.is_ok() || sent.as_ref().is_err_and(late), "{sent:?}");
+                    }
+                }
+                comm.barrier().wait().unwrap();
+            }
+        });
+    }
+}

@@ -246,3 +246,32 @@ fn who_waits_too_long_is_told_so() {
         assert_eq!(within(SHORT, async { shared.pull().await.map(|got| got.version) }).await.unwrap(), 1);
     });
 }
+
+/// Between processes as well, for what goes along with its header and what is offered.
+#[test]
+fn on_all_links_parameters_are_pulled_and_pushed() {
+    const CLOCKS: u32 = 12;
+    for link in crate::common::LINKS {
+        crate::common::world(link, 3, |mut comm| {
+            for (count, staleness) in [(3, 0), (LARGE, 1)] {
+                if comm.rank().0 == 0 {
+                    let mut served = comm.serve_parameters(1..3, TAG, vec![0u64; count]);
+                    for _ in 0..2 * CLOCKS {
+                        let update = served.next_wait().unwrap().unwrap();
+                        served.parameters().iter_mut().zip(&update.buffer).for_each(|(sum, one)| *sum += one);
+                    }
+                    assert_eq!(served.parameters(), vec![u64::from(2 * CLOCKS); count]);
+                } else {
+                    let mut shared = comm.parameters::<u64>(0, TAG, count, staleness);
+                    for clock in 0..CLOCKS {
+                        let pulled = shared.pull_wait().unwrap();
+                        assert!(pulled.version + staleness >= clock);
+                        assert!(pulled.values.iter().all(|value| *value >= u64::from(2 * pulled.version)));
+                        shared.push(vec![1u64; count]).wait().unwrap();
+                    }
+                }
+                comm.barrier().wait().unwrap();
+            }
+        });
+    }
+}

@@ -157,3 +157,36 @@ fn a_limit_around_calls_holds_for_each_of_them() {
         });
     });
 }
+
+/// Whoever is far away is not waited for, and is late; whoever is killed is named.
+#[test]
+fn a_server_goes_on_without_stragglers_until_a_worker_is_killed() {
+    const ROUNDS: u32 = 10;
+    let all = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
+    schedules(0..12, |seed| {
+        let ms = Duration::from_millis;
+        let count = [1, 40_000][seed as usize % 2];
+        let world = World::new(4).seed(seed).delay(ms(0)..ms(5)).edge(3, 0, ms(400)..ms(500));
+        world.run(|mut comm, net| async move {
+            let me = comm.rank().0;
+            comm.barrier().await.unwrap();
+            if me > 0 {
+                for round in 0..ROUNDS {
+                    let sent = comm.contribute(0, 7, round, vec![f32::from(me as u8); count]).await;
+                    assert!(sent.is_ok() || me == 3, "seed {seed}: {sent:?}");
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                return;
+            }
+            let mut first = comm.contributions::<f32>(1..4, 7, count);
+            for round in 0..ROUNDS {
+                let reduced = first.reduce_first(2, round, hcomm::ReduceOp::Sum).await.unwrap();
+                assert_eq!((reduced.contributors, reduced.missing), (all(&[1, 2]), all(&[3])), "seed {seed}");
+                assert_eq!(reduced.buffer, vec![3.0; count]);
+            }
+            net.kill(2);
+            let failed = first.reduce_first(2, ROUNDS, hcomm::ReduceOp::Sum).await.unwrap_err();
+            assert!(failed.is_fatal() && failed.blamed() == all(&[2]), "seed {seed}: {failed}");
+        });
+    });
+}
