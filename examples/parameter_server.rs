@@ -1,9 +1,10 @@
 //! A parameter server: rank 0 holds the parameters, workers compute gradients of their parts of the flowers.
 //!
-//! First *synchronous*: a step is taken once all workers have pushed their gradients, which the server adds in the order of ranks,
-//! whoever was first. The result has the bits of one process that does the same. Then *asynchronous*: a step is taken for each
-//! gradient that comes, though it be of older parameters, and nobody waits for a slow worker (J. Dean et al., "Large scale
-//! distributed deep networks", 2012). Workers do the same in both.
+//! First *synchronous*: a step is taken once all workers have contributed their gradients, which are added in the order of ranks,
+//! whoever was first. The result has the bits of one process that does the same. Then *with a backup worker*: a step is taken once
+//! all but one have, and the last of them is late (J. Chen et al., "Revisiting distributed synchronous SGD", 2016). Then *stale
+//! synchronous*: a step is taken for each gradient that comes, of parameters that may lack the last steps of others (Q. Ho et al.,
+//! 2013), and *asynchronous*: however many (J. Dean et al., "Large scale distributed deep networks", 2012).
 //!
 //! `cargo run --example parameter_server` has four threads for ranks; for processes, `cargo build --example parameter_server`, then
 //! `hcomm run -n 4 -- target/debug/examples/parameter_server`, or another launcher of those in `docs/launchers.md`.
@@ -13,17 +14,29 @@
 mod common;
 
 use common::{Failure, Flower, Iris, Mlp, part};
-use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use hcomm::{Communicator, Rank, Tag};
+use hcomm::{Communicator, Rank, ReduceOp, Tag};
 
 const STEPS: usize = 200;
 
 const SERVER: Rank = Rank(0);
-/// Parameters, from the server to a worker.
-const PULL: Tag = Tag(0);
-/// The gradient of a worker's part, summed over its flowers.
-const PUSH: Tag = Tag(1);
+/// How many clocks a worker may be ahead of the slowest where they are stale synchronous.
+const STALENESS: u32 = 2;
+
+/// The messages of each way to train.
+#[derive(Clone, Copy)]
+struct Tags {
+    /// Parameters, from the server to a worker.
+    pull: Tag,
+    /// The gradient of a worker's part, summed over its flowers.
+    push: Tag,
+}
+
+const SYNCHRONOUS: Tags = Tags { pull: Tag(0), push: Tag(1) };
+const WITH_BACKUP: Tags = Tags { pull: Tag(2), push: Tag(3) };
+/// Both in one.
+const STALE: Tag = Tag(4);
+const ASYNCHRONOUS: Tag = Tag(5);
 
 fn main() -> std::process::ExitCode {
     common::run(train)
@@ -35,9 +48,11 @@ async fn train(comm: Communicator) -> Result<(), Failure> {
         return Err("a parameter server needs a worker: start two ranks or more".into());
     }
     let iris = Iris::new();
+    // One can be spared of two or more.
+    let enough = workers.div_ceil(2).max(workers - 1);
     if comm.rank() == SERVER {
         let mut model = Mlp::new(0..Mlp::LAYERS);
-        serve_synchronous(&comm, &mut model, &iris).await?;
+        serve_rounds(&comm, SYNCHRONOUS, workers, &mut model, &iris).await?;
         if bits(&model) != bits(&train_alone(&iris, workers)) {
             return Err("synchronous: the parameters differ from those of one process".into());
         }
@@ -46,81 +61,106 @@ async fn train(comm: Communicator) -> Result<(), Failure> {
             told(&model, &iris)
         );
 
+        // Whose gradients are in, or of which parameters they are, and so the result, differs from run to run from here on.
         let mut model = Mlp::new(0..Mlp::LAYERS);
-        let before = loss(&model, &iris.train);
-        serve_asynchronous(&comm, &mut model, &iris).await?;
-        // Which gradients are of which parameters, and so the result, differs from run to run.
-        if loss(&model, &iris.train) > before / 2.0 {
-            return Err("asynchronous: the loss has not halved".into());
+        let late = serve_rounds(&comm, WITH_BACKUP, enough, &mut model, &iris).await?;
+        learned(&model, &iris)?;
+        println!(
+            "with a backup worker: {STEPS} steps of {enough} of {workers} workers, {late} late: {}",
+            told(&model, &iris)
+        );
+
+        for (name, tag) in [("stale synchronous", STALE), ("asynchronous", ASYNCHRONOUS)] {
+            let mut model = Mlp::new(0..Mlp::LAYERS);
+            serve_each(&comm, tag, &mut model, &iris).await?;
+            learned(&model, &iris)?;
+            println!("{name}: {} gradients of {workers} workers: {}", STEPS * workers, told(&model, &iris));
         }
-        println!("asynchronous: {} gradients of {workers} workers: {}", STEPS * workers, told(&model, &iris));
     } else {
         let own = &iris.train[part(iris.train.len(), comm.rank().index() - 1, workers)];
-        for _mode in ["synchronous", "asynchronous"] {
-            work(&comm, own).await?;
+        for tags in [SYNCHRONOUS, WITH_BACKUP] {
+            work_in_rounds(&comm, tags, own).await?;
+        }
+        for (tag, staleness) in [(STALE, STALENESS), (ASYNCHRONOUS, u32::MAX)] {
+            work(&comm, tag, staleness, own).await?;
         }
     }
     comm.close().await?;
     Ok(())
 }
 
-async fn serve_synchronous(comm: &Communicator, model: &mut Mlp, iris: &Iris) -> Result<(), Failure> {
+/// Takes a step once so many workers have contributed. Says how many contributions were late.
+async fn serve_rounds(
+    comm: &Communicator,
+    tags: Tags,
+    enough: usize,
+    model: &mut Mlp,
+    iris: &Iris,
+) -> Result<u64, Failure> {
     let workers = 1..comm.size() as u32;
-    let mut pushed = comm.incoming::<f32>(PUSH);
-    send_all(comm, model).await?;
-    for _ in 0..STEPS {
-        let mut gradients = vec![Vec::new(); workers.len()];
-        for _ in workers.clone() {
-            let push = pushed.next().await.ok_or("no worker is left")??;
-            gradients[push.status.source.index() - 1] = push.buffer;
-        }
-        model.descend(&sum(model, &gradients), iris.train.len());
-        send_all(comm, model).await?;
+    let mut gradients = comm.contributions::<f32>(workers, tags.push, model.parameters.len());
+    for step in 0..STEPS as u32 {
+        send_all(comm, tags.pull, model).await?;
+        let sum = gradients.reduce_first(enough, step, ReduceOp::Sum).await?;
+        // As if those that are missing were like the others.
+        let flowers = iris.train.len() * sum.contributors.len() / (comm.size() - 1);
+        model.descend(&sum.buffer, flowers);
     }
-    Ok(())
-}
-
-async fn serve_asynchronous(comm: &Communicator, model: &mut Mlp, iris: &Iris) -> Result<(), Failure> {
-    let mut pushed = comm.incoming::<f32>(PUSH);
-    send_all(comm, model).await?;
-    for _ in 0..STEPS * (comm.size() - 1) {
-        let push = pushed.next().await.ok_or("no worker is left")??;
-        model.descend(&push.buffer, iris.train.len());
-        comm.send(push.status.source, PULL, &model.parameters).await?;
-    }
-    Ok(())
+    Ok(gradients.late())
 }
 
 /// The parameters to all workers at once.
-async fn send_all(comm: &Communicator, model: &Mlp) -> Result<(), Failure> {
+async fn send_all(comm: &Communicator, tag: Tag, model: &Mlp) -> Result<(), Failure> {
     let workers = 1..comm.size() as u32;
-    try_join_all(workers.map(|worker| comm.send(worker, PULL, &model.parameters))).await?;
+    try_join_all(workers.map(|worker| comm.send(worker, tag, &model.parameters))).await?;
     Ok(())
 }
 
-/// Pulls parameters, and pushes the gradient for them.
-async fn work(comm: &Communicator, own: &[Flower]) -> Result<(), Failure> {
+/// Takes a step for each gradient.
+async fn serve_each(comm: &Communicator, tag: Tag, model: &mut Mlp, iris: &Iris) -> Result<(), Failure> {
+    let workers = 1..comm.size() as u32;
+    let mut shared = comm.serve_parameters(workers, tag, model.parameters.clone());
+    for _ in 0..STEPS * (comm.size() - 1) {
+        let update = shared.next().await?.ok_or("no worker is left")?;
+        model.descend(&update.buffer, iris.train.len());
+        shared.parameters().copy_from_slice(&model.parameters);
+    }
+    Ok(())
+}
+
+/// Contributes the gradient for the parameters of each step.
+async fn work_in_rounds(comm: &Communicator, tags: Tags, own: &[Flower]) -> Result<(), Failure> {
     let mut model = Mlp::new(0..Mlp::LAYERS);
     let mut gradient = model.zeros();
-    model.parameters = comm.recv(SERVER, PULL, model.parameters).await?;
-    for _ in 0..STEPS {
+    for step in 0..STEPS as u32 {
+        model.parameters = comm.recv(SERVER, tags.pull, model.parameters).await?;
         gradient.fill(0.0);
         model.gradient(own, &mut gradient);
-        // The answer has its place before it can come.
-        let answer = comm.recv(SERVER, PULL, model.parameters);
-        gradient = comm.send(SERVER, PUSH, gradient).await?;
-        model.parameters = answer.await?;
+        gradient = comm.contribute(SERVER, tags.push, step, gradient).await?;
+    }
+    Ok(())
+}
+
+/// Pulls parameters, no staler than they may be, and pushes the gradient for them.
+async fn work(comm: &Communicator, tag: Tag, staleness: u32, own: &[Flower]) -> Result<(), Failure> {
+    let mut model = Mlp::new(0..Mlp::LAYERS);
+    let mut gradient = model.zeros();
+    let mut shared = comm.parameters::<f32>(SERVER, tag, model.parameters.len(), staleness);
+    for _ in 0..STEPS {
+        model.parameters.copy_from_slice(shared.pull().await?.values);
+        gradient.fill(0.0);
+        model.gradient(own, &mut gradient);
+        gradient = shared.push(gradient).await?;
     }
     Ok(())
 }
 
 /// Of all workers, in the order of ranks.
-fn sum(model: &Mlp, gradients: &[Vec<f32>]) -> Vec<f32> {
-    let mut sum = model.zeros();
-    for gradient in gradients {
+fn sum(gradients: impl Iterator<Item = Vec<f32>>) -> Option<Vec<f32>> {
+    gradients.reduce(|mut sum, gradient| {
         sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
-    }
-    sum
+        sum
+    })
 }
 
 /// What the synchronous server and its workers do, in one process.
@@ -132,10 +172,19 @@ fn train_alone(iris: &Iris, workers: usize) -> Mlp {
             model.gradient(&iris.train[part(iris.train.len(), worker, workers)], &mut gradient);
             gradient
         };
-        let gradients: Vec<_> = (0..workers).map(gradient).collect();
-        model.descend(&sum(&model, &gradients), iris.train.len());
+        let sum = sum((0..workers).map(gradient)).unwrap_or_else(|| model.zeros());
+        model.descend(&sum, iris.train.len());
     }
     model
+}
+
+fn learned(model: &Mlp, iris: &Iris) -> Result<(), Failure> {
+    let [before, after] = [&Mlp::new(0..Mlp::LAYERS), model].map(|model| loss(model, &iris.train));
+    if after > before / 2.0 {
+        Err(format!("the loss has not halved: {before}, then {after}").into())
+    } else {
+        Ok(())
+    }
 }
 
 fn bits(model: &Mlp) -> Vec<u32> {

@@ -214,6 +214,27 @@ pub enum Error {
         /// Name of the communicator.
         communicator: Arc<str>,
     },
+    /// Of the ranks that may contribute to a round, fewer than were asked for can come any more: others have left, or are in a later
+    /// round already. The communicator can be used on, and those that have contributed are still there for whoever asks for fewer.
+    #[error(
+        "reduce_first on \"{communicator}\": {needed} contributions to round {round} were asked for and {} have come; none comes of {}: {cause}",
+        .contributed.len(), list_ranks(.missing)
+    )]
+    #[non_exhaustive]
+    TooFew {
+        /// Name of the communicator.
+        communicator: Arc<str>,
+        /// Of which round.
+        round: u32,
+        /// How many were asked for.
+        needed: u32,
+        /// Who has contributed.
+        contributed: Box<[Rank]>,
+        /// Who will not.
+        missing: Box<[Rank]>,
+        /// Why, of each.
+        cause: Arc<str>,
+    },
     /// An argument that can't be right, whatever the other ranks say. The communicator can be used on.
     #[error("{operation}: {problem}")]
     #[non_exhaustive]
@@ -294,8 +315,9 @@ pub enum Error {
 fn elsewhere(operation: &str) -> &'static str {
     // A message's call is told with its arguments.
     match operation.split('(').next().unwrap_or(operation) {
-        // Between two ranks, or of no use if it did not end here.
-        "send" | "recv" | "split" | "dup" | "create" | "close" | "rebuild" => "",
+        message if calls::is_of_message(message) => "",
+        // Of no use if it did not end here.
+        "ready" | "split" | "dup" | "create" | "close" | "rebuild" => "",
         "barrier" => "; other ranks may have passed it",
         _ => "; other ranks may have its result",
     }
@@ -312,6 +334,7 @@ impl Error {
             | Error::Aborted { operation, seq, .. } => format!("{operation} {seq} failed"),
             Error::Deadline(report) => format!("{} {} was not done in time", report.operation, report.seq),
             Error::Cancelled { operation, seq, .. } => format!("{operation} {seq} was given up"),
+            Error::TooFew { .. } => "reduce_first failed".into(),
             Error::InvalidArgument { operation, .. }
             | Error::Limit { operation, .. }
             | Error::Forked { operation } => {
@@ -349,6 +372,7 @@ impl Error {
             Error::PeerLost { rank, .. } | Error::Left { rank, .. } | Error::Protocol { rank, .. } => {
                 std::slice::from_ref(rank)
             }
+            Error::TooFew { missing, .. } => missing,
             Error::Aborted { by, .. } => std::slice::from_ref(by),
             Error::Failed { lost, .. } => lost.as_slice(),
             Error::Mismatch { .. }
@@ -381,6 +405,7 @@ impl Error {
             | Error::Deadline(_)
             | Error::Aborted { .. }
             | Error::Cancelled { .. }
+            | Error::TooFew { .. }
             | Error::InvalidArgument { .. }
             | Error::KeyInUse { .. }
             | Error::Limit { .. } => false,
@@ -578,6 +603,8 @@ mod tests {
             ("barrier", "; other ranks may have passed it"),
             ("recv(4 × f32, peer 1, tag 7)", ""),
             ("send", ""),
+            ("recv_from(4 × f32, any tag)", ""),
+            ("matched_probe(peer 1, tag 7)", ""),
             ("close", ""),
         ] {
             for text in [late(operation), aborted(operation).to_string()] {

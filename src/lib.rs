@@ -112,9 +112,11 @@ pub mod testing;
 
 pub use buffer::{Buffer, Lend, LendMut, Nothing, Pair};
 pub use communicator::{
-    Builder, Close, Communicator, Connect, Dup, Incoming, Keyed, MatchedProbe, Message, Neighborhood,
-    Neighbors, Operation, Prepared, Probe, Rebuild, Receive, Received, Resources, ScatterV, Scattered,
-    SchedulerStats, SendRecv, Source, Split, State, Status, SuspendedDeadlines, Tags, View, blocking,
+    Builder, CancelOnDrop, Close, Communicator, Connect, Contributions, Dup, Incoming, Keyed, MatchedProbe,
+    Message, Neighborhood, Neighbors, Operation, Parameters, Prepared, Probe, Pulled, Ready, Rebuild,
+    Receive, Received, ReduceFirst, Reduced, Resources, ScatterV, Scattered, SchedulerStats, SendRecv,
+    ServedParameters, Source, Split, State, Status, SuspendedDeadlines, Tags, Update, View, blocking, until,
+    within,
 };
 pub use domain::{Phase, SharedMemory, Token};
 pub use element::{DType, Element, ReduceOp, UnknownName};

@@ -55,7 +55,22 @@ fn pipeline() {
 fn parameter_server() {
     let text = on_threads("parameter_server");
     assert!(text.starts_with("synchronous: 200 steps of 3 workers: ") && text.contains(SAME_BITS), "{text}");
-    assert!(text.contains("\nasynchronous: 600 gradients of 3 workers: "), "{text}");
+    for told in [
+        "\nwith a backup worker: 200 steps of 2 of 3 workers, ",
+        "\nstale synchronous: 600 gradients of 3 workers: ",
+        "\nasynchronous: 600 gradients of 3 workers: ",
+    ] {
+        assert!(text.contains(told), "{text}");
+    }
+}
+
+/// It fails by itself if a request is not answered as it should be, or a sum is wrong.
+#[test]
+fn http_service() {
+    let mut command = Command::new(example("http_service"));
+    command.arg("4");
+    let text = prints(command);
+    assert!(text.starts_with("3 sums of 4 MiB; ") && text.contains(" requests meanwhile, "), "{text}");
 }
 
 #[cfg(feature = "cli")]
@@ -101,10 +116,23 @@ mod as_processes {
     }
 
     #[test]
+    fn http_service() {
+        let mut command = run("3", "http_service");
+        command.arg("4");
+        let text = prints(command);
+        assert!(
+            text.starts_with("[0] 3 sums of 4 MiB; ") && text.contains(" requests meanwhile, "),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn too_many_or_too_few_ranks_are_an_error() {
-        for (ranks, name, told) in
-            [("5", "pipeline", "the model has 4 layers"), ("1", "parameter_server", "needs a worker")]
-        {
+        for (ranks, name, told) in [
+            ("5", "pipeline", "the model has 4 layers"),
+            ("1", "parameter_server", "needs a worker"),
+            ("1", "http_service", "needs ranks that help"),
+        ] {
             let output = output(run(ranks, name));
             let text = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.code() == Some(1) && text.contains(told), "{output:?}");

@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 
+use crate::element::Element;
 use crate::kernel::{self, Reduction};
 
 #[derive(Clone, Copy, Debug)]
@@ -169,5 +170,24 @@ impl Raw {
         // SAFETY: all valid for `bytes`, aligned since buffers are and cuts are between elements; the verified plan
         // excludes other writers and readers.
         unsafe { kernel::reduce(reduction, &dsts[..=copies.len()], &pointers[..srcs.len()], elements) }
+    }
+}
+
+/// `into = into ∘ others[0] ∘ others[1] ∘ …`, in that order, all of one length.
+pub(crate) fn reduce_slices<T: Element>(reduction: Reduction, into: &mut [T], others: &[&[T]]) {
+    assert_eq!(reduction.dtype, T::DTYPE, "reduction of another type");
+    let (dst, elements) = (into.as_mut_ptr().cast::<u8>(), into.len());
+    let steps = others.chunks(kernel::SOURCES_MAX - 1);
+    let last = steps.len();
+    for (step, others) in (1..).zip(steps) {
+        let mut srcs = vec![dst.cast_const()];
+        for other in others {
+            assert_eq!(other.len(), elements, "reduction over slices of different lengths");
+            srcs.push(other.as_ptr().cast());
+        }
+        // What divides does so in the end.
+        let divisor = if step == last { reduction.divisor } else { 1 };
+        // SAFETY: slices are valid and aligned; the exclusive one overlaps none of the others, and is the first source itself.
+        unsafe { kernel::reduce(Reduction { divisor, ..reduction }, &[dst], &srcs, elements) }
     }
 }

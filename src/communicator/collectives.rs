@@ -494,7 +494,7 @@ const fn bytes(count: usize, dtype: DType) -> u64 {
     (count as u64).saturating_mul(dtype.size() as u64)
 }
 
-fn unsupported(op: ReduceOp, dtype: DType) -> String {
+pub(super) fn unsupported(op: ReduceOp, dtype: DType) -> String {
     let supported = DType::ALL.iter().filter(|dtype| op.supports(**dtype)).map(|dtype| dtype.name());
     let supported = supported.collect::<Vec<_>>().join(", ");
     format!("{op} is not for elements of {dtype}: give it one of {supported}")

@@ -94,8 +94,8 @@ impl<T: Element> Stream for Incoming<'_, T> {
             match &mut this.at {
                 At::Start => {
                     // A service may be idle for as long as it likes.
-                    let probe = this.communicator.matched_probe(this.source, this.tag);
-                    this.at = At::Probing(probe.timeout(Duration::MAX));
+                    let comm = this.communicator;
+                    this.at = At::Probing(comm.matched_probe_within(Duration::MAX, this.source, this.tag));
                 }
                 At::Probing(probe) => match ready!(Pin::new(probe).poll(cx)) {
                     Ok(message) => {

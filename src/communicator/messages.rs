@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Communicator, Operation};
 use crate::buffer::lend::{Lend, LendMut, Looking};
 use crate::element::{DType, Element};
-use crate::engine::{ANY_TAG, Arrival, CallDesc, Priority, Take, Wish, Work};
+use crate::engine::{Arrival, CallDesc, Priority, Tagged, Take, Wish, Work};
 use crate::error::{Error, OpError};
 use crate::rank::{Rank, Tag};
 
@@ -112,7 +112,7 @@ impl Communicator {
     ) -> Receive<B> {
         let (wish, desc) = self.wish("recv_from", source.into(), tag.into());
         let work = wish.map(|wish| Work::Recv { wish, take: Take::UpTo });
-        self.receive(desc, work, buffer)
+        self.receive(self.deadline, desc, work, buffer)
     }
 
     /// Waits for a message that is of this source and has this tag, or of any, and says what it is; it stays where it is, for
@@ -126,7 +126,7 @@ impl Communicator {
     ///
     /// Cancel safe: nothing is taken.
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tags>) -> Probe {
-        let (operation, desc) = self.look("probe", source.into(), tag.into(), Take::Look);
+        let (operation, desc) = self.look("probe", source.into(), tag.into(), Take::Look, self.deadline);
         Probe { operation, desc, channel: self.channel }
     }
 
@@ -169,9 +169,48 @@ impl Communicator {
     /// sent.wait().unwrap();
     /// ```
     pub fn matched_probe(&self, source: impl Into<Source>, tag: impl Into<Tags>) -> MatchedProbe<'_> {
-        let (operation, desc) = self.look("matched_probe", source.into(), tag.into(), Take::Claim);
+        self.matched_probe_within(self.deadline, source.into(), tag.into())
+    }
+
+    pub(super) fn matched_probe_within(
+        &self,
+        deadline: Duration,
+        source: Source,
+        tag: Tags,
+    ) -> MatchedProbe<'_> {
+        let (operation, desc) = self.look("matched_probe", source, tag, Take::Claim, deadline);
         let probe = Probe { operation, desc, channel: self.channel };
         MatchedProbe { communicator: self, probe }
+    }
+
+    /// Takes the next message that is of this source and has this tag, or of any, out of what others may receive, if one has come:
+    /// what [`try_probe`](Self::try_probe) and then [`matched_probe`](Self::matched_probe) would do, but nobody has it between both.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_probe`](Self::try_probe).
+    ///
+    /// ```
+    /// let comm = hcomm::Communicator::local(1).remove(0);
+    /// assert!(comm.try_matched_probe(0, 7).unwrap().is_none());
+    /// let sent = comm.send(0, 7, vec![1u64, 2, 3]);
+    /// let message = comm.try_matched_probe(0, 7).unwrap().unwrap();
+    /// assert_eq!(message.recv(vec![0u64; 3]).wait().unwrap().buffer, [1, 2, 3]);
+    /// sent.wait().unwrap();
+    /// ```
+    pub fn try_matched_probe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<Tags>,
+    ) -> Result<Option<Message<'_>>, Error> {
+        let (wish, desc) = self.wish("matched_probe", source.into(), tag.into());
+        let forked = || Error::Forked { operation: "try_matched_probe".into() };
+        let arrival = self.engine.claim(self.channel, wish?).ok_or_else(forked)?;
+        let message = |arrival: Arrival| {
+            let (status, claim) = (Status::new(arrival, &desc), Some(arrival.claim));
+            Message { communicator: self, status, digest: arrival.digest, claim }
+        };
+        Ok(arrival.map(message))
     }
 
     fn look(
@@ -180,20 +219,28 @@ impl Communicator {
         source: Source,
         tag: Tags,
         take: Take,
+        deadline: Duration,
     ) -> (Operation<Looking>, CallDesc) {
         let (wish, desc) = self.wish(operation, source, tag);
         let work = wish.map(|wish| Work::Recv { wish, take });
         let (lent, guard) = Looking.lend(&self.staging);
-        let seq = self.next_point();
-        (self.submit_as(Priority::Normal, seq, desc, desc.digest(), work, lent, guard), desc)
+        let (seq, digest) = (self.next_point(), desc.digest());
+        let operation = self.submit_within(deadline, Priority::Normal, seq, desc, digest, work, lent, guard);
+        (operation, desc)
     }
 
-    fn receive<B: Lend>(&self, desc: CallDesc, work: Result<Work, Error>, buffer: B) -> Receive<B> {
+    fn receive<B: Lend>(
+        &self,
+        deadline: Duration,
+        desc: CallDesc,
+        work: Result<Work, Error>,
+        buffer: B,
+    ) -> Receive<B> {
         let (lent, guard) = buffer.lend(&self.staging);
         let (dtype, count) = (B::Element::DTYPE, lent.0.raw().len() / size_of::<B::Element>());
         let desc = CallDesc { dtype, count, ..desc };
-        let operation =
-            self.submit_as(Priority::Normal, self.next_point(), desc, desc.digest(), work, lent, guard);
+        let (seq, digest) = (self.next_point(), desc.digest());
+        let operation = self.submit_within(deadline, Priority::Normal, seq, desc, digest, work, lent, guard);
         Receive { operation, desc }
     }
 
@@ -206,14 +253,13 @@ impl Communicator {
             if let Tags::Of(tag) = tag { Some(tag) } else { None },
             if let Source::Of(rank) = source { Some(rank) } else { None },
         );
-        let operation = if of.is_none() { ANY_TAG } else { operation };
         let desc = CallDesc {
             operation,
             dtype: DType::U8,
             count: 0,
             op: None,
             root,
-            tag: Some(of.unwrap_or_default()),
+            tag: Some(of.map_or(Tagged::Any, Tagged::Of)),
             algorithm: "",
             fingerprint: 0,
             own_count: false,
@@ -244,6 +290,10 @@ impl<B: Lend> Receive<B> {
         self.operation.cancel();
     }
 
+    pub(super) fn operation(&mut self) -> &mut Operation<B> {
+        &mut self.operation
+    }
+
     /// See [`Operation::wait`].
     ///
     /// # Errors
@@ -258,7 +308,8 @@ impl<B: Lend> Receive<B> {
         self.take()
     }
 
-    fn take(&mut self) -> Result<Received<B::Returned>, OpError<B::Returned>> {
+    /// What came of it, once it is over.
+    pub(super) fn take(&mut self) -> Result<Received<B::Returned>, OpError<B::Returned>> {
         let (result, arrival) = self.operation.take_all();
         let status = arrival.map(|arrival| Status::new(arrival, &self.desc));
         match (result, status) {
@@ -313,9 +364,9 @@ impl Probe {
         Ok(self.take()?.0)
     }
 
-    fn take(&mut self) -> Result<(Status, u64), Error> {
+    fn take(&mut self) -> Result<(Status, Arrival), Error> {
         match self.operation.take_all() {
-            (Ok(()), Some(arrival)) => Ok((Status::new(arrival, &self.desc), arrival.claim)),
+            (Ok(()), Some(arrival)) => Ok((Status::new(arrival, &self.desc), arrival)),
             (Ok(()), None) => unreachable!("a look that went well has seen a message"),
             (Err(failed), _) => Err(failed.error),
         }
@@ -371,9 +422,14 @@ impl<'a> MatchedProbe<'a> {
         self.take()
     }
 
-    fn take(&mut self) -> Result<Message<'a>, Error> {
-        let (status, claim) = self.probe.take()?;
-        Ok(Message { communicator: self.communicator, status, claim: Some(claim) })
+    pub(super) fn operation(&mut self) -> &mut Operation<Looking> {
+        &mut self.probe.operation
+    }
+
+    /// What came of it, once it is over.
+    pub(super) fn take(&mut self) -> Result<Message<'a>, Error> {
+        let (status, Arrival { digest, claim, .. }) = self.probe.take()?;
+        Ok(Message { communicator: self.communicator, status, digest, claim: Some(claim) })
     }
 }
 
@@ -400,6 +456,7 @@ impl<'a> Future for MatchedProbe<'a> {
 pub struct Message<'a> {
     communicator: &'a Communicator,
     status: Status,
+    digest: u64,
     claim: Option<u64>,
 }
 
@@ -418,12 +475,30 @@ impl Message<'_> {
     /// # Cancel safety
     ///
     /// Dropping the future detaches the receive, as that of [`recv`](Communicator::recv).
-    pub fn recv<B: LendMut>(mut self, buffer: B) -> Receive<B> {
+    pub fn recv<B: LendMut>(self, buffer: B) -> Receive<B> {
+        let (deadline, desc) = (self.communicator.deadline, self.desc("recv_from"));
+        self.receive(deadline, desc, Take::UpTo, buffer)
+    }
+
+    /// As a call of this name would ask for it.
+    pub(super) fn desc(&self, operation: &'static str) -> CallDesc {
         let Status { source, tag, .. } = self.status;
-        let (wish, desc) = self.communicator.wish("recv_from", Source::Of(source), Tags::Of(tag));
-        let claim = self.claim.take().unwrap_or_default();
-        let work = wish.map(|_| Work::Claimed { claim, from: source.0 });
-        self.communicator.receive(desc, work, buffer)
+        self.communicator.wish(operation, Source::Of(source), Tags::Of(tag)).1
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    pub(super) fn receive<B: LendMut>(
+        mut self,
+        deadline: Duration,
+        desc: CallDesc,
+        take: Take,
+        buffer: B,
+    ) -> Receive<B> {
+        let (claim, from) = (self.claim.take().unwrap_or_default(), self.status.source.0);
+        self.communicator.receive(deadline, desc, Ok(Work::Claimed { claim, from, take }), buffer)
     }
 }
 

@@ -5,6 +5,8 @@
 //! - `unequal`: of parts of which each rank knows its own
 //! - `neighbors`: between each rank and those that it names
 //! - `point`: send and recv by (peer, tag); `messages`: receives and looks that leave one of both open; `incoming`: messages as a stream
+//! - `contributions`: the first of many messages, reduced: for those who don't wait for stragglers; `parameters`: held by one,
+//!   pulled and pushed by others, as stale as they allow
 //! - `prepared`: a collective agreed once and run often
 //! - `split`: communicators made from communicators, `create`: from groups
 //! - `hosts`: which ranks are on one host, and a communicator of them
@@ -13,18 +15,22 @@
 //! - `links`: what is known about the links to other ranks
 //! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
+//! - `scope`: limits that operations inherit from what they are called for, and operations that end with it
+//! - `admission`: how many collectives are in flight, and waiting until one more may be
 //! - `suspend`: pauses in which no deadline passes
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
 //! - `blocking`: the same on a thread that waits
 //! - `local`: ranks in one process
 
+mod admission;
 mod alloc;
 pub mod blocking;
 mod builder;
 mod calls;
 mod close;
 mod collectives;
+mod contributions;
 mod create;
 mod hosts;
 mod incoming;
@@ -35,11 +41,13 @@ mod local;
 mod messages;
 mod neighbors;
 mod operation;
+mod parameters;
 mod point;
 mod prepared;
 mod rebuild;
 mod resources;
 mod scheduling;
+mod scope;
 mod split;
 mod suspend;
 mod unequal;
@@ -59,8 +67,10 @@ use crate::error::Error;
 use crate::path::{Facts, PlanCache};
 use crate::rank::Rank;
 
+pub use admission::Ready;
 pub use builder::{Builder, Connect};
 pub use close::Close;
+pub use contributions::{Contributions, ReduceFirst, Reduced};
 pub use incoming::Incoming;
 pub use keyed::Keyed;
 #[cfg(feature = "testing")]
@@ -68,11 +78,13 @@ pub(crate) use local::run;
 pub use messages::{MatchedProbe, Message, Probe, Receive, Received, Source, Status, Tags};
 pub use neighbors::{Neighborhood, Neighbors};
 pub use operation::Operation;
+pub use parameters::{Parameters, Pulled, ServedParameters, Update};
 pub use point::SendRecv;
 pub use prepared::Prepared;
 pub use rebuild::{Rebuild, State};
 pub use resources::Resources;
 pub use scheduling::SchedulerStats;
+pub use scope::{CancelOnDrop, until, within};
 pub use split::{Dup, Split};
 pub use suspend::SuspendedDeadlines;
 pub use unequal::{ScatterV, Scattered};
@@ -250,8 +262,24 @@ impl Communicator {
         lent: Lent,
         guard: B::Guard,
     ) -> Operation<B> {
+        self.submit_within::<B>(self.deadline, priority, seq, desc, digest, work, lent, guard)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn submit_within<B: Lend>(
+        &self,
+        deadline: Duration,
+        priority: Priority,
+        seq: u64,
+        desc: CallDesc,
+        digest: u64,
+        work: Result<Work, Error>,
+        lent: Lent,
+        guard: B::Guard,
+    ) -> Operation<B> {
         let work = work.unwrap_or_else(|error| Work::Refuse(Box::new(error)));
-        let deadline = self.deadline;
+        let left = scope::left(|| self.engine.now());
+        let deadline = left.map_or(deadline, |left| deadline.min(left));
         let (channel, parts) = (self.channel, lent.0);
         let request = Request { channel, seq, digest, desc, work, parts, deadline, priority };
         let span = self.span(seq, &desc);
@@ -259,7 +287,7 @@ impl Communicator {
             let _entered = span.as_ref().map(|span| span.enter());
             self.engine.submit(request)
         };
-        Operation::new(self.engine.clone(), call, guard, span)
+        Operation::new(self.engine.clone(), call, guard, left, span)
     }
 
     /// Of one call, for who traces at level debug.

@@ -42,6 +42,8 @@ pub struct Operation<B: Lend> {
     call: Option<Submitted>,
     guard: Option<B::Guard>,
     wait: Wait,
+    /// How long it may take at most, whatever it is given.
+    left: Option<Duration>,
     /// Where somebody traces.
     span: Option<Box<tracing::Span>>,
 }
@@ -51,9 +53,10 @@ impl<B: Lend> Operation<B> {
         engine: Arc<Engine>,
         call: Submitted,
         guard: B::Guard,
+        left: Option<Duration>,
         span: Option<Box<tracing::Span>>,
     ) -> Self {
-        Operation { engine, call: Some(call), guard: Some(guard), wait: Wait::default(), span }
+        Operation { engine, call: Some(call), guard: Some(guard), wait: Wait::default(), left, span }
     }
 
     /// As long as it may be in flight.
@@ -68,10 +71,9 @@ impl<B: Lend> Operation<B> {
     /// operation up on all ranks that have not done it; the error names who is late and gives the buffer back, unless a peer
     /// is in it just then. Those that have the result keep it, so
     /// [agree on where to go on](crate::Error#after-an-error-that-is-not-fatal) before a step is tried again. `Duration::MAX` is a limit of many years.
-    pub fn timeout(self, limit: Duration) -> Self {
-        if let Some(op) = self.op() {
-            self.engine.limit(op, limit);
-        }
+    /// What is called [within](crate::within) a limit has no longer than that.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit(limit);
         self
     }
 
@@ -111,6 +113,7 @@ impl<B: Lend> Operation<B> {
     }
 
     pub(super) fn limit(&mut self, limit: Duration) {
+        let limit = self.left.map_or(limit, |left| limit.min(left));
         if let Some(op) = self.op() {
             self.engine.limit(op, limit);
         }
@@ -148,6 +151,13 @@ impl<B: Lend> Operation<B> {
             }
         };
         (result, outcome.arrival)
+    }
+
+    /// Whether it is over; whoever polls is woken at its end. It does not drive: something else that is polled beside it has to.
+    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
+        let Some(op) = self.op() else { return true };
+        op.register(cx.waker());
+        op.is_done()
     }
 
     /// Polls it; once it is over, [`take_all`](Self::take_all) has what came of it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Communicator, Operation};
 use crate::buffer::lend::{Lend, LendMut};
 use crate::element::Element;
-use crate::engine::{CallDesc, Take, Wish, Work};
+use crate::engine::{CallDesc, Tagged, Take, Wish, Work};
 use crate::error::Error;
 use crate::rank::{Rank, Tag};
 
@@ -136,6 +136,18 @@ impl Communicator {
         work: Result<Work, Error>,
         buffer: B,
     ) -> Operation<B> {
+        self.point_of(operation, peer, (tag, None), work, buffer)
+    }
+
+    /// The same, which may belong to a round.
+    pub(super) fn point_of<B: Lend>(
+        &self,
+        operation: &'static str,
+        peer: Rank,
+        (tag, round): (Tag, Option<u32>),
+        work: Result<Work, Error>,
+        buffer: B,
+    ) -> Operation<B> {
         let (lent, guard) = buffer.lend(&self.staging);
         let desc = CallDesc {
             operation,
@@ -143,11 +155,12 @@ impl Communicator {
             count: lent.0.raw().len() / size_of::<B::Element>(),
             op: None,
             root: Some(peer),
-            tag: Some(tag),
+            tag: Some(Tagged::Of(tag)),
             algorithm: "",
             fingerprint: 0,
             own_count: false,
         };
+        let desc = round.map_or(desc, |round| desc.of_round(round));
         self.submit_lent(self.next_point(), desc, work, lent, guard)
     }
 }

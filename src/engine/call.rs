@@ -18,8 +18,16 @@ use crate::path::Post;
 use crate::rank::{Rank, Tag};
 use crate::runtime::sync::{ArrayQueue, AtomicBool, AtomicU64, AtomicWaker, Mutex, MutexGuard};
 
-/// What a receive that takes any tag is called: it has none to be told with.
-pub(crate) const ANY_TAG: &str = "recv_any_tag";
+/// Where a message has it in place of a plan's fingerprint, its round is the other half. Of messages without a round it is 0.
+const ROUNDS: u64 = 0x726f_756e;
+
+/// With which tag a call is of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tagged {
+    Of(Tag),
+    /// A receive or a look that leaves it open.
+    Any,
+}
 
 /// Everything about a call that must be equal on all ranks, without allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +37,8 @@ pub(crate) struct CallDesc {
     pub count: usize,
     pub op: Option<ReduceOp>,
     pub root: Option<Rank>,
-    pub tag: Option<Tag>,
+    /// Of a message.
+    pub tag: Option<Tagged>,
     pub algorithm: &'static str,
     pub fingerprint: u64,
     /// The count is this rank's own, and others have others.
@@ -44,7 +53,7 @@ impl CallDesc {
             count: self.count as u64,
             op: self.op,
             root: self.root,
-            tag: self.tag.filter(|_| !self.takes_any_tag()),
+            tag: self.known_tag(),
             algorithm: self.algorithm.into(),
             plan: self.fingerprint,
             counts: self.own_count.then(|| Counts::Own { sent: Vec::new(), taken: Vec::new() }),
@@ -56,21 +65,30 @@ impl CallDesc {
         self.count * self.dtype.size()
     }
 
-    /// Whether it is of a message, and leaves the tag open.
-    fn takes_any_tag(&self) -> bool {
-        self.operation == ANY_TAG
+    fn known_tag(&self) -> Option<Tag> {
+        match self.tag {
+            Some(Tagged::Of(tag)) => Some(tag),
+            Some(Tagged::Any) | None => None,
+        }
     }
 
-    /// The tag of a message.
+    /// The tag of a message, where it is known.
     pub(crate) fn tag_word(&self) -> u32 {
-        self.tag.map_or(0, |tag| tag.0)
+        self.known_tag().map_or(0, |tag| tag.0)
     }
 
     /// What the sender of a message has called, for a receive that was called like this: its digest says of which type.
     pub(crate) fn of_message(&self, bytes: usize, digest: u64) -> CallDesc {
-        let of = |dtype: DType| CallDesc { dtype, count: dtype.elements(bytes), ..*self };
-        let told = DType::ALL.iter().map(|dtype| of(*dtype)).find(|desc| desc.digest() == digest);
-        told.unwrap_or_else(|| of(self.dtype))
+        let of = |dtype: &DType| CallDesc { dtype: *dtype, count: dtype.elements(bytes), ..*self };
+        let plain = |dtype: &DType| CallDesc { fingerprint: 0, ..of(dtype) };
+        let each = || DType::ALL.iter();
+        let told = each().map(of).chain(each().map(plain)).find(|desc| desc.digest() == digest);
+        let of_round = |desc: CallDesc| desc.round_of(digest).map(|round| desc.of_round(round));
+        told.or_else(|| each().map(plain).find_map(of_round)).unwrap_or_else(|| of(&self.dtype))
+    }
+
+    pub(crate) const fn is_of_round(&self) -> bool {
+        self.fingerprint >> 32 == ROUNDS
     }
 
     /// How it reduces among so many ranks; `post`: whether a reduction is the last of its elements.
@@ -82,9 +100,26 @@ impl CallDesc {
         Reduction { dtype: self.dtype, op: self.op.unwrap_or(ReduceOp::Sum), divisor }
     }
 
+    /// Of a message that belongs to a round; its digest says so.
+    pub(crate) const fn of_round(self, round: u32) -> CallDesc {
+        CallDesc { fingerprint: ROUNDS << 32 | round as u64, ..self }
+    }
+
+    /// The round of a message with such a digest, if it belongs to one and is else what was called like this. Of one that is not, a
+    /// round is found by one chance in 2³².
+    pub(crate) fn round_of(&self, digest: u64) -> Option<u32> {
+        let fingerprint = unmix(digest) ^ self.digest_without_plan();
+        let of_round = CallDesc { fingerprint, ..*self };
+        of_round.is_of_round().then_some(fingerprint as u32)
+    }
+
     /// Equal for equal calls, and different for different ones but for one chance in 2⁶⁴. Point to point leaves the
     /// peer out: it is another one on each side.
     pub(crate) fn digest(&self) -> u64 {
+        mix(self.digest_without_plan() ^ self.fingerprint)
+    }
+
+    fn digest_without_plan(&self) -> u64 {
         let peer = if self.tag.is_some() { 0 } else { self.root.map_or(0, |root| u64::from(root.0) + 1) };
         // A message is a send on one side and a receive on the other.
         let operation = if self.tag.is_some() { "message" } else { self.operation };
@@ -94,7 +129,6 @@ impl CallDesc {
             if self.own_count { u64::MAX } else { self.count as u64 },
             self.op.map_or(0, |op| op as u64 + 1),
             peer,
-            self.fingerprint,
         ];
         words.iter().fold(0x9e37_79b9_7f4a_7c15, |digest, word| mix(digest ^ word))
     }
@@ -105,6 +139,23 @@ pub(crate) fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
+}
+
+/// What [`mix`] has made a word of.
+fn unmix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 31) ^ (word >> 62)).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    word = (word ^ (word >> 27) ^ (word >> 54)).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    word ^ (word >> 30) ^ (word >> 60)
+}
+
+/// What undoes multiplication by an odd number, by Newton's method: each step doubles the bits that are right, of three.
+const fn inverse(odd: u64) -> u64 {
+    let (mut inverse, mut bits) = (odd, 3);
+    while bits < u64::BITS {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
 }
 
 /// What the engine is asked to do.
@@ -152,7 +203,10 @@ pub(crate) enum Work {
     Claimed {
         claim: u64,
         from: u32,
+        take: Take,
     },
+    /// Wait until a collective that is called begins at once.
+    Admit,
     /// Agree with the ranks that are left on who they are.
     Rebuild,
     /// It is known to be wrong: it takes its number, fails, and the others are told.
@@ -364,6 +418,36 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    /// Of all else a digest tells nothing but whether it is equal.
+    #[test]
+    fn a_round_is_read_from_the_digest_of_a_call_that_has_one() {
+        let desc = CallDesc {
+            operation: "contribute",
+            dtype: DType::F32,
+            count: 1000,
+            op: None,
+            root: Some(Rank(3)),
+            tag: Some(Tagged::Of(Tag(5))),
+            algorithm: "",
+            fingerprint: 0,
+            own_count: false,
+        };
+        for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(unmix(mix(word)), word);
+        }
+        let receiver = CallDesc { operation: "reduce_first", root: Some(Rank(7)), ..desc };
+        for round in [0, 1, 77, u32::MAX] {
+            let digest = desc.of_round(round).digest();
+            assert_eq!(receiver.round_of(digest), Some(round));
+            for other in [CallDesc { count: 999, ..receiver }, CallDesc { dtype: DType::U32, ..receiver }] {
+                assert_eq!(other.round_of(digest), None);
+            }
+            let told = CallDesc { dtype: DType::U8, ..receiver }.of_message(4000, digest);
+            assert_eq!((told.dtype, told.count, told.is_of_round()), (DType::F32, 1000, true));
+        }
+        assert_eq!(receiver.round_of(desc.digest()), None, "a plain message");
+    }
 
     /// Whoever keeps deadlines may take one limit while the caller sets another.
     #[test]

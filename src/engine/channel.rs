@@ -46,6 +46,9 @@ pub(crate) struct Channel {
     pub live: usize,
     /// Collectives that wait for room to begin, in order, and since when.
     pub delayed: VecDeque<(Arc<Op>, Request, Instant)>,
+    /// How many collectives may be in flight at once, and who waits until one more may.
+    pub admission: usize,
+    pub awaiting_admission: Vec<RunKey>,
     /// By the number that they are for.
     stash: Fifos<u64, Stashed>,
     /// How many of these are of each rank.
@@ -131,6 +134,8 @@ impl Channel {
             holds: Holds::new(ranks),
             called: 0,
             inflight: VecDeque::new(),
+            admission: usize::MAX,
+            awaiting_admission: Vec::new(),
             live: 0,
             delayed: VecDeque::new(),
             stash: Fifos::default(),
@@ -173,6 +178,11 @@ impl Channel {
 
     pub(crate) fn flight(&self, seq: u64) -> Option<RunKey> {
         self.inflight.iter().find(|(of, _)| *of == seq).map(|(_, key)| *key)
+    }
+
+    /// Whether a collective would begin at once, as far as their number goes.
+    pub(super) fn admits(&self) -> bool {
+        self.inflight.len() + self.delayed.len() < self.admission
     }
 
     /// One is in flight no more: mostly one of the first.

@@ -125,7 +125,7 @@ impl State {
                 };
                 channel.board.first_held(wish).is_none() && is_alone()
             }
-            Work::Claimed { .. } | Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
+            Work::Claimed { .. } | Work::Admit | Work::Refuse(_) | Work::GivenUp | Work::Rebuild => false,
         };
         let rank = (0..channel.members.len()).find(misses)?;
         Some(self.has_left(request.channel, rank, request.desc.operation, request.seq))
@@ -138,7 +138,7 @@ mod tests {
 
     use super::super::channel::Channel;
     use super::super::io::{Io, Via};
-    use super::super::{CallDesc, Priority};
+    use super::super::{CallDesc, Priority, Tagged};
     use super::*;
     use crate::buffer::pool::Pool;
     use crate::element::DType;
@@ -156,7 +156,7 @@ mod tests {
             count: 0,
             op: None,
             root: Some(Rank(1)),
-            tag: Some(Tag(7)),
+            tag: Some(Tagged::Of(Tag(7))),
             algorithm: "",
             fingerprint: 0,
             own_count: false,

@@ -1,6 +1,7 @@
 //! What an engine is asked beside calls: how its communicators, links and resources are.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::order::Moves;
 use super::room::Usage;
@@ -11,6 +12,11 @@ use crate::rank::Rank;
 use crate::runtime::poller::Poller;
 
 impl Engine {
+    /// The time that its deadlines go by.
+    pub(crate) fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
     /// What this rank uses at present.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = self.shared.with_core(|core| {

@@ -102,6 +102,22 @@ impl Engine {
         Some(found)
     }
 
+    /// The same, claimed.
+    pub(crate) fn claim(&self, channel: usize, wish: Wish) -> Option<Option<Arrival>> {
+        if self.shared.home.is_away() {
+            return None;
+        }
+        let mut found = None;
+        self.shared.drive();
+        self.after_calls(|core| {
+            let Some(of) = core.state.channels[channel].as_mut() else { return };
+            found = of.board.claim_held(wish).and_then(|claim| {
+                of.board.claimed(claim).map(|(from, message)| message.arrival(from, claim))
+            });
+        });
+        Some(found)
+    }
+
     /// A look at messages is given up, before anybody has seen what it has found, or claimed.
     pub(crate) fn give_up_look(&self, channel: usize, op: &Arc<Op>) {
         self.after_calls(|core| {
@@ -182,11 +198,17 @@ impl State {
         }
     }
 
-    pub(super) fn launch_claimed(&mut self, head: Head, claim: u64, from: usize, parts: Parts) {
+    pub(super) fn launch_claimed(
+        &mut self,
+        head: Head,
+        (claim, take): (u64, Take),
+        from: usize,
+        parts: Parts,
+    ) {
         let (key, channel, tag) = (head.key, head.channel, head.desc.tag_word());
         let Some(of) = self.channels[channel].as_mut() else { return };
         let mut point = Point::new(head, Some(from), tag, parts, Side::receive());
-        (point.take, point.me) = (Take::UpTo, of.rank);
+        (point.take, point.me) = (take, of.rank);
         let claimed = of.board.take_claimed(claim);
         self.place_flight(key, Flight::Point(point));
         match claimed {

@@ -15,12 +15,13 @@
 //! - [`rebuild`]: how the ranks that are left agree on who they are
 //! - `wires`: links as they are made; [`links`]: what is known about links, and which are slow
 //! - `look`: what an engine is asked beside calls
-//! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit
+//! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit; [`admission`]: how many may be in flight, and who waits to call
 //! - `channel`: a communicator's numbers and memory, [`history`]: what was called under them; [`family`]: those under its keys; [`leaving`]: ranks that close one, [`closed`]: those that are not used any more; `peer`: another process; [`status`]: how far ranks are
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
 
+mod admission;
 mod board;
 mod borrowed;
 pub(crate) mod call;
@@ -84,7 +85,7 @@ mod watch;
 mod wires;
 
 pub(crate) use board::Wish;
-pub(crate) use call::{ANY_TAG, Arrival, CallDesc, Op, Request, Take, Work};
+pub(crate) use call::{Arrival, CallDesc, Op, Request, Tagged, Take, Work};
 pub(crate) use order::Priority;
 pub(crate) use program::Program;
 pub(crate) use rebuild::successor_id;

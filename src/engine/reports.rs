@@ -247,11 +247,13 @@ impl State {
             let found = self.look_up(key)?;
             return if let Flight::Rebuild(waiting) = found { self.rebuild_report(waiting) } else { None };
         }
-        let (waits, any) = (flight.waits_for(), flight.waits_for_any());
-        let point = matches!(flight, Flight::Point(_));
+        let (mut waits, mut any) = (flight.waits_for(), flight.waits_for_any());
+        let mut point = matches!(flight, Flight::Point(_));
         let head = flight.head();
-        let (index, seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
-        let tag = head.desc.tag;
+        let (index, mut seq, started, call) = (head.channel, head.seq, head.started, head.desc.info());
+        if let Some((of, first)) = self.awaited_for_admission(index, key) {
+            (waits, seq, any, point) = (first, of, false, false);
+        }
         let channel = self.channels[index].as_ref()?;
         let (late, cycle) = match any {
             true => (waits.clone(), String::new()),
@@ -269,7 +271,7 @@ impl State {
         if cause.is_empty() && !any {
             cause = self.circle(channel, &call, seq, &waits);
         }
-        if let (Some(tag), "recv") = (tag, call.operation.as_str())
+        if let (Some(tag), true) = (call.tag, !matches!(call.operation.as_str(), "send" | "contribute"))
             && let Some(other) = waits.first().and_then(|peer| channel.board.first_held(Wish::of_rank(*peer)))
             && let (_, other) = other
             && other.tag != tag.0

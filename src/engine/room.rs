@@ -156,7 +156,7 @@ impl State {
         let unsettled = self.is_unsettled(request.channel, request.seq);
         let Some(channel) = self.channels[request.channel].as_mut() else { return false };
         let idle = channel.inflight.is_empty();
-        if !unsettled && channel.delayed.is_empty() && (idle || self.room.has(need)) {
+        if !unsettled && channel.delayed.is_empty() && channel.admits() && (idle || self.room.has(need)) {
             return false;
         }
         channel.delayed.push_back((op.clone(), request.take(), self.now));
@@ -183,6 +183,7 @@ impl State {
                 any = true;
                 self.begin(op, &mut request);
             }
+            self.admit_callers(index);
             if any {
                 // One that failed at once may have been the last before its end.
                 self.close_idle(index);
@@ -195,7 +196,10 @@ impl State {
     fn next_delayed(&mut self, index: usize) -> Option<(Arc<Op>, Request)> {
         let channel = self.channels[index].as_ref()?;
         let (_, request, _) = channel.delayed.front()?;
-        let full = || !channel.inflight.is_empty() && !self.room.has(self.need(request));
+        let full = || {
+            channel.inflight.len() >= channel.admission
+                || !channel.inflight.is_empty() && !self.room.has(self.need(request))
+        };
         let given_up = matches!(request.work, Work::GivenUp);
         if !given_up && (self.is_unsettled(index, request.seq) || full()) {
             return None;

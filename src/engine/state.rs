@@ -335,7 +335,10 @@ impl State {
             }
             Work::Send { to } => self.launch_send(head, to, parts),
             Work::Recv { wish, take } => self.launch_receive(head, wish, take, parts),
-            Work::Claimed { claim, from } => self.launch_claimed(head, claim, from as usize, parts),
+            Work::Claimed { claim, from, take } => {
+                self.launch_claimed(head, (claim, take), from as usize, parts);
+            }
+            Work::Admit => self.launch_admit(head, parts),
             Work::Refuse(_) | Work::GivenUp | Work::Rebuild => {}
         }
         self.part_with_closed(key);
@@ -531,6 +534,12 @@ impl State {
         } else {
             self.done(op, outcome);
         }
+        self.one_less(channel);
+    }
+
+    /// A communicator has an operation less in flight.
+    fn one_less(&mut self, channel: usize) {
+        self.admit_callers(channel);
         if self.channels[channel].as_ref().is_some_and(|of| of.closing || of.winding_up) {
             self.close_idle(channel);
         }

@@ -169,7 +169,8 @@ impl State {
         let (operation, seq, call, room) = (head.desc.operation, head.seq, head.desc.info(), head.desc.count);
         let desc = head.desc.of_message(message.bytes, message.digest);
         let tag = Some(Tag(message.tag));
-        let sender = CallInfo { operation: "send".into(), root: None, tag, ..desc.info() };
+        let called = if desc.is_of_round() { "contribute" } else { "send" };
+        let sender = CallInfo { operation: called.into(), root: None, tag, ..desc.info() };
         let Some(channel) = &self.channels[index] else { return };
         let error = if longer {
             Error::Truncated {

@@ -83,14 +83,46 @@ impl Counts {
     }
 }
 
+impl CallInfo {
+    fn is_of_message(&self) -> bool {
+        self.tag.is_some() || is_of_message(&self.operation)
+    }
+
+    fn tell_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", self.operation)?;
+        // A look takes whatever there is.
+        if !matches!(self.operation.as_str(), "probe" | "matched_probe") {
+            write!(f, "{} × {}, ", self.count, self.dtype)?;
+        }
+        if let Some(peer) = self.root {
+            write!(f, "peer {peer}, ")?;
+        }
+        match self.tag {
+            Some(tag) => write!(f, "tag {tag})"),
+            None => f.write_str("any tag)"),
+        }
+    }
+}
+
+/// Whether this is between two ranks, whom nobody else waits for.
+pub(super) fn is_of_message(operation: &str) -> bool {
+    matches!(
+        operation,
+        "send" | "recv" | "recv_from" | "probe" | "matched_probe" | "contribute" | "reduce_first" | "pull"
+    )
+}
+
 impl fmt::Display for CallInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild") {
+        if matches!(self.operation.as_str(), "barrier" | "close" | "rebuild" | "ready") {
             // What they are made of is nobody's call.
             return f.write_str(&self.operation);
         }
         if self.operation == "create" {
             return write!(f, "create(group {:016x})", self.plan);
+        }
+        if self.is_of_message() {
+            return self.tell_message(f);
         }
         match &self.counts {
             Some(Counts::Own { .. }) => write!(f, "{}({}", self.operation, self.dtype)?,
@@ -103,10 +135,7 @@ impl fmt::Display for CallInfo {
             write!(f, ", {op}")?;
         }
         if let Some(root) = self.root {
-            write!(f, ", {} {root}", if self.tag.is_some() { "peer" } else { "root" })?;
-        }
-        if let Some(tag) = self.tag {
-            write!(f, ", tag {tag}")?;
+            write!(f, ", root {root}")?;
         }
         if !self.algorithm.is_empty() {
             write!(f, ", {}", self.algorithm)?;

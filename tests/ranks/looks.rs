@@ -133,3 +133,38 @@ fn who_waits_for_anybody_is_in_no_circle() {
     assert!(!report.cause.contains("wait for each other"), "{}", report.cause);
     thread.join().unwrap();
 }
+
+/// Of many who try, one has each message.
+#[test]
+fn a_message_is_claimed_at_once_or_not_at_all() {
+    let (zero, one) = pair();
+    assert!(zero.try_matched_probe(1, Tags::Any).unwrap().is_none());
+    for value in 0..100u8 {
+        one.send(0, 3, vec![value]).wait().unwrap();
+    }
+    let mut seen: Vec<u8> = std::thread::scope(|scope| {
+        let take = || {
+            let claimed = || zero.try_matched_probe(Source::Any, 3).unwrap();
+            let received = |message: hcomm::Message<'_>| message.recv(vec![0u8]).wait().unwrap().buffer[0];
+            std::iter::from_fn(claimed).map(received).collect::<Vec<u8>>()
+        };
+        let takers = [scope.spawn(take), scope.spawn(take)];
+        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    let wrong = zero.try_matched_probe(2, 3).unwrap_err();
+    assert!(matches!(wrong, Error::InvalidArgument { .. }), "{wrong:?}");
+}
+
+/// Of a message nobody else has a result, and a look has no length.
+#[test]
+fn what_waits_for_any_message_is_told_as_what_it_is() {
+    let (zero, _one) = pair();
+    let short = Duration::from_millis(20);
+    let probe = zero.probe(1, Tags::Any).timeout(short).wait().unwrap_err().to_string();
+    let receive = zero.recv_from(Source::Any, Tags::Any, vec![0f32; 3]).timeout(short).wait().unwrap_err();
+    let receive = receive.error.to_string();
+    assert!(probe.contains("probe(peer 1, any tag)") && !probe.contains("may have"), "{probe}");
+    assert!(receive.contains("recv_from(3 × f32, any tag)") && !receive.contains("may have"), "{receive}");
+}

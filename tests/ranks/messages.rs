@@ -118,7 +118,7 @@ fn a_shorter_message_is_told_its_length_and_a_longer_one_is_refused() {
             let text = failed.error.to_string();
             assert!(matches!(failed.error, Error::Mismatch { .. }), "{text}");
             assert!(
-                text.contains("recv_any_tag(7 × f32)") && text.contains("send(3 × u32, tag 4)"),
+                text.contains("recv_from(7 × f32, any tag)") && text.contains("send(3 × u32, tag 4)"),
                 "{text}"
             );
             comm.barrier().wait().unwrap();

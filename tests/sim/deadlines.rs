@@ -111,3 +111,82 @@ fn a_deadline_comes_when_its_time_is_over_and_the_others_are_told_at_once() {
         assert!(expired.get() >= 30 && told.get() >= 80, "{expired:?} expired, {told:?} were told");
     }
 }
+
+/// What is left of it, wherever it is called and whatever it is given; and no more once it is over.
+#[test]
+fn a_limit_around_calls_holds_for_each_of_them() {
+    /// How a call waits for a rank that does not come: within limits around each other, with one of its own, after a pause.
+    #[derive(Clone, Copy)]
+    struct Case {
+        around: [u64; 2],
+        own: Option<u64>,
+        pause: u64,
+        over: u64,
+    }
+    schedules(0..8, |seed| {
+        let mut random = Random(seed);
+        let own = [None, Some(10_000), Some(30)][random.below(3)];
+        let (outer, inner, pause) = (100 + random.below(200), 100 + random.below(200), random.below(60));
+        let shortest = outer.min(inner) as u64;
+        let over = own.map_or(shortest, |own| shortest.min(own + pause as u64));
+        let case = Case { around: [outer as u64, inner as u64], own, pause: pause as u64, over };
+        let ms = Duration::from_millis;
+        let world = World::new(2).seed(seed);
+        world.run(|mut comm, net| async move {
+            comm.barrier().await.unwrap();
+            if comm.rank() == Rank(1) {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                return;
+            }
+            let begun = net.now();
+            let waits = async {
+                tokio::time::sleep(ms(case.pause)).await;
+                let receive = comm.recv(1, 0, vec![0u8]);
+                match case.own {
+                    Some(own) => receive.timeout(ms(own)).await,
+                    None => receive.await,
+                }
+            };
+            let failed = hcomm::within(ms(case.around[0]), hcomm::within(ms(case.around[1]), waits)).await;
+            assert!(failed.unwrap_err().error.is_deadline());
+            let took = net.now() - begun;
+            assert!(took >= ms(case.over) && took <= ms(case.over) + LATE_MAX, "seed {seed}: {took:?}");
+            let begun = net.now();
+            comm.recv(1, 0, vec![0u8]).timeout(ms(400)).await.unwrap_err();
+            assert!(net.now() - begun >= ms(400), "seed {seed}: it is over");
+        });
+    });
+}
+
+/// Whoever is far away is not waited for, and is late; whoever is killed is named.
+#[test]
+fn a_server_goes_on_without_stragglers_until_a_worker_is_killed() {
+    const ROUNDS: u32 = 10;
+    let all = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
+    schedules(0..12, |seed| {
+        let ms = Duration::from_millis;
+        let count = [1, 40_000][seed as usize % 2];
+        let world = World::new(4).seed(seed).delay(ms(0)..ms(5)).edge(3, 0, ms(400)..ms(500));
+        world.run(|mut comm, net| async move {
+            let me = comm.rank().0;
+            comm.barrier().await.unwrap();
+            if me > 0 {
+                for round in 0..ROUNDS {
+                    let sent = comm.contribute(0, 7, round, vec![f32::from(me as u8); count]).await;
+                    assert!(sent.is_ok() || me == 3, "seed {seed}: {sent:?}");
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                return;
+            }
+            let mut first = comm.contributions::<f32>(1..4, 7, count);
+            for round in 0..ROUNDS {
+                let reduced = first.reduce_first(2, round, hcomm::ReduceOp::Sum).await.unwrap();
+                assert_eq!((reduced.contributors, reduced.missing), (all(&[1, 2]), all(&[3])), "seed {seed}");
+                assert_eq!(reduced.buffer, vec![3.0; count]);
+            }
+            net.kill(2);
+            let failed = first.reduce_first(2, ROUNDS, hcomm::ReduceOp::Sum).await.unwrap_err();
+            assert!(failed.is_fatal() && failed.blamed() == all(&[2]), "seed {seed}: {failed}");
+        });
+    });
+}

@@ -30,6 +30,7 @@
 mod calls;
 mod unequal;
 
+pub use super::scope::within_on_this_thread as within;
 pub use calls::Calls;
 pub use unequal::{all_to_all_v, all_to_all_v_into, gather_v, gather_v_into, scatter_v, scatter_v_into};
 

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::Channel;
 use super::room::Memory;
-use super::{CallDesc, Engine, Op, PeerLink, Priority, Program, Request, Work};
+use super::{CallDesc, Engine, Op, PeerLink, Priority, Program, Request, Tagged, Work};
 use crate::buffer::Buffer;
 use crate::buffer::parts::Parts;
 use crate::element::{DType, ReduceOp};
@@ -259,7 +259,7 @@ impl Scene {
             count,
             op,
             root,
-            tag,
+            tag: tag.map(Tagged::Of),
             algorithm: plan.as_ref().map_or("", |plan| plan.algorithm),
             fingerprint: plan.as_ref().map_or(0, |plan| plan.fingerprint()),
             own_count: false,
