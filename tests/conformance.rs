@@ -2,6 +2,8 @@
 //! What each element must be is computed from the ranks' numbers alone, and compared for equality.
 
 mod common;
+#[path = "conformance/lists.rs"]
+mod lists;
 
 use common::{Link, WATCHDOG, connect, run_stepwise};
 use half::{bf16, f16};
