@@ -53,7 +53,8 @@
 //! - **Buffers come back.** A `Vec`, `Box` or [`Buffer`] is handed in by value, without a copy, and comes back with the
 //!   result, or inside the [`OpError`], unless a peer might still be in it then. A `&mut [T]` is copied in and out.
 //! - **Dropping the future detaches** the operation: it goes on, and no peer is harmed. [`Operation::cancel`] and
-//!   [`Operation::timeout`] give it up on all ranks.
+//!   [`Operation::timeout`] give it up on all ranks; [`Operation::cancel_on_drop`] ties it to its future, and [`within`] limits all that
+//!   is called for something.
 //! - **Nothing hangs in silence.** Every wait has a deadline, and its end is an [`Error`] that names who is late, has
 //!   crashed ([`Error::PeerLost`]), has left in order ([`Error::Left`]), or called something else: on all ranks, with the
 //!   last known state of each. [`Error::blamed`] and [`Error::is_fatal`] answer for a program.

@@ -52,10 +52,16 @@ fn each_rank_has_a_host_of_its_own() {
 #[test]
 fn a_rank_that_waits_blocked_panics() {
     type Blocks = fn(&mut Communicator);
-    let ways: [(&str, Blocks); 15] = [
+    let ways: [(&str, Blocks); 19] = [
         ("wait", |comm| drop(comm.all_reduce(vec![1u8], ReduceOp::Sum).wait())),
         ("split's wait", |comm| drop(comm.split(None, 0).wait())),
         ("rebuild's wait", |comm| drop(comm.rebuild().wait())),
+        ("ready's wait", |comm| drop(comm.ready().wait())),
+        ("contributions", |comm| {
+            drop(comm.contributions::<u8>([1], 1, 2).reduce_first(1, 0, ReduceOp::Sum).wait());
+        }),
+        ("served parameters", |comm| drop(comm.serve_parameters([1], 1, vec![0u8; 2]).next_wait())),
+        ("parameters", |comm| drop(comm.parameters::<u8>(1, 1, 2, 0).pull_wait().map(|got| got.version))),
         ("barrier", |comm| drop(blocking::barrier(comm))),
         ("all_reduce", |comm| drop(blocking::all_reduce(comm, &mut [1u8; 2], ReduceOp::Sum))),
         ("broadcast", |comm| drop(blocking::broadcast(comm, &mut [1u8; 2], 0))),

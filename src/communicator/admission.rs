@@ -22,7 +22,8 @@ impl Communicator {
     /// before it makes a buffer and calls has as many buffers as the limit, which is what bounds a service's memory: buffers of
     /// callers are not part of `HCOMM_MEMORY`. Ranks may have different limits.
     ///
-    /// Messages are not counted, nor is what is called under [keys](Self::keyed) or on communicators that were made from this one.
+    /// Messages are not counted, nor is what is called on communicators that were made from this one, or under [keys](Self::keyed),
+    /// each of which has a limit of its own.
     pub fn set_admission(&mut self, limit: usize) {
         self.engine.set_admission(self.channel, limit);
     }

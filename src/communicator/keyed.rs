@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::split::line;
-use super::{Communicator, Operation, Prepared, View};
+use super::{Communicator, Operation, Prepared, Ready, View};
 use crate::buffer::lend::{Lend, LendMut, Nothing, Pair};
 use crate::element::{Element, ReduceOp};
 use crate::engine::channel::{Channel, Family};
@@ -191,6 +191,16 @@ impl Keyed {
         if let Some(stream) = &mut self.stream {
             stream.set_deadline(deadline);
         }
+    }
+
+    /// See [`Communicator::set_admission`]: for the calls under this key, also of whoever has it next.
+    pub fn set_admission(&mut self, limit: usize) {
+        self.stream().set_admission(limit);
+    }
+
+    /// See [`Communicator::ready`].
+    pub fn ready(&mut self) -> Ready<'_> {
+        self.stream().ready()
     }
 
     pub(super) fn stream(&mut self) -> &mut Communicator {

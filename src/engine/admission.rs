@@ -27,11 +27,12 @@ impl Engine {
 impl State {
     pub(super) fn launch_admit(&mut self, head: Head, parts: Parts) {
         let (key, channel) = (head.key, head.channel);
-        let point = Point::new(head, None, 0, parts, Side::receive());
-        self.place_flight(key, Flight::Point(point));
+        let mut point = Point::new(head, None, 0, parts, Side::receive());
         if let Some(of) = self.channels[channel].as_mut() {
+            point.me = of.rank;
             of.awaiting_admission.push(key);
         }
+        self.place_flight(key, Flight::Point(point));
         self.admit_callers(channel);
     }
 

@@ -186,10 +186,13 @@ impl State {
         } else {
             channel.mismatch(operation, seq, &[(channel.rank, call), (from, sender)])
         };
-        if let Content::Local(sender) = message.content {
-            self.finish_aborted(sender, from, &Cause::Failed(error.to_string()));
-        } else {
-            self.refuse_send(index, from, message.number, &error);
+        match message.content {
+            Content::Local(sender) => {
+                self.finish_aborted(sender, from, &Cause::Failed(error.to_string()));
+            }
+            // It has left its sender, who need not know that yet.
+            Content::Whole(_) => {}
+            _ => self.refuse_send(index, from, message.number, &error),
         }
         self.finish(key, Err(error));
     }

@@ -45,6 +45,15 @@ fn what_is_called_beyond_the_limit_waits_for_its_turn() {
     assert!(zero.ready().now_or_never().unwrap().is_ok());
     assert_eq!(sum(&mut one, 9).wait().unwrap()[0], 18);
     first.wait().unwrap();
+    // A key has its own.
+    let (mut keys, mut other) = (zero.keyed("key").unwrap(), one.keyed("key").unwrap());
+    keys.set_admission(1);
+    let first = keys.all_reduce(vec![1u32; 1 << 16], ReduceOp::Sum);
+    assert!(keys.ready().now_or_never().is_none());
+    assert!(zero.ready().now_or_never().unwrap().is_ok());
+    other.all_reduce(vec![1u32; 1 << 16], ReduceOp::Sum).wait().unwrap();
+    keys.ready().timeout(SHORT).wait().unwrap();
+    assert_eq!(first.wait().unwrap()[0], 2);
     // Messages are not counted.
     zero.set_admission(0);
     let receives: Vec<_> = (0..5).map(|tag| zero.recv(1, tag, vec![0u8])).collect();
