@@ -10,6 +10,7 @@
 //! - `links`: what is known about the links to other ranks
 //! - `scheduling`: what is urgent, what can wait, and how often which moved
 //! - `resources`: what a rank uses, and the limit that it keeps to
+//! - `observing`: what a rank has done last
 //! - `suspend`: pauses in which no deadline passes
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
@@ -29,6 +30,7 @@ mod keyed;
 mod links;
 mod local;
 mod messages;
+mod observing;
 mod operation;
 mod point;
 mod prepared;

@@ -41,7 +41,7 @@ impl CallDesc {
             count: self.count as u64,
             op: self.op,
             root: self.root,
-            tag: self.tag.filter(|_| !self.takes_any_tag()),
+            tag: self.told_tag(),
             algorithm: self.algorithm.into(),
             plan: self.fingerprint,
         }
@@ -50,6 +50,11 @@ impl CallDesc {
     /// Of a collective: the size of the whole vector.
     pub(crate) const fn bytes(&self) -> usize {
         self.count * self.dtype.size()
+    }
+
+    /// The tag of a message, unless it leaves that open.
+    pub(super) fn told_tag(&self) -> Option<Tag> {
+        self.tag.filter(|_| !self.takes_any_tag())
     }
 
     /// Whether it is of a message, and leaves the tag open.

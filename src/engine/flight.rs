@@ -1,5 +1,6 @@
 //! What all operations in flight have in common.
 
+use super::call::Arrival;
 use super::head::Head;
 use super::state::Flight;
 
@@ -22,6 +23,11 @@ impl Flight {
             Flight::Point(point) => &mut point.head,
             Flight::Rebuild(waiting) => &mut waiting.head,
         }
+    }
+
+    /// The message that it got.
+    pub(crate) fn arrival(&self) -> Option<Arrival> {
+        if let Flight::Point(point) = self { point.arrival } else { None }
     }
 
     pub(crate) fn is_collective(&self) -> bool {

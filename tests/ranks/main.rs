@@ -31,6 +31,7 @@ mod prepared;
 mod priorities;
 mod promises;
 mod rebuild;
+mod recorded;
 mod reductions;
 mod report;
 mod resources;
