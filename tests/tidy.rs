@@ -92,6 +92,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/kernel/tests.rs",
     "src/link/shm/attach.rs",
     "src/link/shm/words.rs",
+    "src/runtime/clock.rs",
     "src/runtime/fork.rs",
     "src/runtime/park.rs",
     "src/runtime/stand_in.rs",
