@@ -27,7 +27,7 @@ use crate::link::RunKey;
 use crate::link::frame::Payload;
 use crate::link::memory::Lease;
 use crate::observe::Recorder;
-use crate::runtime::clock::coarse_ns;
+use crate::runtime::clock::exact_ns;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
@@ -79,7 +79,7 @@ pub(crate) struct State {
     pub(super) polled_since: bool,
     /// When those who sleep in an await were last called to see whether they come.
     pub(super) called_at: Option<Instant>,
-    /// The last operations; and its beginning on the system's coarse clock.
+    /// The last operations; and its beginning on the clock that the coarse one lags behind.
     pub(super) recorder: Recorder,
     pub(super) coarse_origin: u64,
 }
@@ -147,7 +147,7 @@ impl State {
             polled_since: false,
             called_at: None,
             recorder: Recorder::new(now),
-            coarse_origin: coarse_ns(),
+            coarse_origin: exact_ns(),
         }
     }
 
