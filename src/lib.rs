@@ -105,6 +105,7 @@ mod kernel;
 #[doc = include_str!("../docs/launchers.md")]
 pub mod launchers {}
 mod link;
+mod observe;
 pub mod path;
 mod rank;
 mod runtime;
@@ -126,6 +127,7 @@ pub use error::{
     ReportKind,
 };
 pub use group::Group;
+pub use observe::{OperationRecord, Outcome, Priority};
 pub use rank::{Rank, Seq, Tag};
 /// Its types are element types and buffers here; `half::f16` of another version is another type.
 pub use {bytes, half};

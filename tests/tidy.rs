@@ -40,6 +40,10 @@ const LEVELS: &[(&str, u32)] = &[
 const SIBLINGS: &[(&str, &str, &str)] = &[
     ("error", "element", "errors name element types and reductions"),
     ("error", "rank", "errors name ranks, numbers and tags"),
+    ("error", "observe", "a report has the last operations"),
+    ("observe", "element", "operations have element types and reductions"),
+    ("observe", "error", "operations end by errors"),
+    ("observe", "rank", "operations are of ranks, and have numbers and tags"),
     ("group", "error", "groups of different worlds do not mix"),
     ("group", "rank", "who is in a group has a rank there"),
     (
@@ -88,6 +92,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/kernel/tests.rs",
     "src/link/shm/attach.rs",
     "src/link/shm/words.rs",
+    "src/runtime/clock.rs",
     "src/runtime/fork.rs",
     "src/runtime/park.rs",
     "src/runtime/stand_in.rs",

@@ -17,6 +17,7 @@
 //! - `resources`: what a rank uses, and the limit that it keeps to
 //! - `scope`: limits that operations inherit from what they are called for, and operations that end with it
 //! - `admission`: how many collectives are in flight, and waiting until one more may be
+//! - `observing`: what a rank has done last
 //! - `suspend`: pauses in which no deadline passes
 //! - `close`: leaving in order
 //! - `operation`: the future of all of these
@@ -40,6 +41,7 @@ mod links;
 mod local;
 mod messages;
 mod neighbors;
+mod observing;
 mod operation;
 mod parameters;
 mod point;

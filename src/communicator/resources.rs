@@ -57,6 +57,9 @@ pub struct Resources {
     /// Records of communicators and keys: what each has for its ranks, and the calls that it remembers to tell who disagrees. They are
     /// beside the limit.
     pub records: usize,
+    /// The [last operations](super::Communicator::recent_operations), of all communicators: what they take once so many have been
+    /// called. Beside the limit.
+    pub recorder: usize,
 }
 
 impl Communicator {
@@ -93,6 +96,7 @@ impl Communicator {
             communicators: usage.communicators,
             keys: usage.keys,
             records: usage.records,
+            recorder: usage.recorder,
         }
     }
 }

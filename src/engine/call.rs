@@ -65,7 +65,7 @@ impl CallDesc {
         self.count * self.dtype.size()
     }
 
-    fn known_tag(&self) -> Option<Tag> {
+    pub(super) fn known_tag(&self) -> Option<Tag> {
         match self.tag {
             Some(Tagged::Of(tag)) => Some(tag),
             Some(Tagged::Any) | None => None,

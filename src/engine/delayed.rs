@@ -94,15 +94,16 @@ impl State {
     fn end_delayed(&mut self, index: usize, at: usize, error: Error, tell: bool) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         let members = channel.members.clone();
-        let Some((waiting, request, _)) = channel.delayed.get_mut(at) else { return };
+        let Some((waiting, request, since)) = channel.delayed.get_mut(at) else { return };
         if matches!(request.work, Work::GivenUp) {
             return;
         }
         let op: Arc<Op> = std::mem::take(waiting);
         let parts = Some(std::mem::replace(&mut request.parts, Parts::NONE));
         request.work = Work::GivenUp;
-        let seq = request.seq;
+        let (seq, desc, priority, since) = (request.seq, request.desc, request.priority, *since);
         self.drop_kept(index, seq);
+        self.record_unbegun((index, seq), (&desc, priority), since, &error);
         if tell {
             self.publish_failure(index, seq, &error);
         }

@@ -54,6 +54,8 @@ impl State {
                     self.publish_failure(request.channel, request.seq, &error);
                 }
             }
+            let call = ((request.channel, request.seq), (&request.desc, request.priority));
+            self.record_unbegun(call.0, call.1, self.now, &error);
             let outcome = Outcome {
                 result: Err(error),
                 parts: Some(std::mem::replace(&mut request.parts, Parts::NONE)),

@@ -42,6 +42,8 @@ pub(crate) struct Head {
     pub priority: Priority,
     /// It waits for its turn, where turns have an order.
     pub queued: bool,
+    /// Its number in the flight recorder.
+    pub record: u64,
 }
 
 /// How much longer a verdict waits while no call is known that differs: who contradicts has told it, and a network that

@@ -45,6 +45,11 @@ impl Log {
         }
     }
 
+    /// Whether a file is named.
+    pub(super) fn is_open(&self) -> bool {
+        self.file.get().is_some()
+    }
+
     pub(super) fn name_run(&self, run: Arc<str>) {
         let _ = self.run.set(run);
     }

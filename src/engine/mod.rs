@@ -17,6 +17,7 @@
 //! - `look`: what an engine is asked beside calls
 //! - [`settle`]: calls that wait for what was called before, [`delayed`]: that are over before they begin; [`room`]: memory beyond the callers' buffers, and its limit; [`admission`]: how many may be in flight, and who waits to call
 //! - `channel`: a communicator's numbers and memory, [`history`]: what was called under them; [`family`]: those under its keys; [`leaving`]: ranks that close one, [`closed`]: those that are not used any more; `peer`: another process; [`status`]: how far ranks are
+//! - `recording`: what the flight recorder is told of each call
 //! - `io`: what operations want sent; [`call`], [`head`]: one call, as caller and engine share it
 //!
 //! The engine moves only what the verifier has proved, holds no pointer itself, and has no unsafe code.
@@ -61,6 +62,7 @@ mod peer;
 mod point;
 pub(crate) mod program;
 mod rebuild;
+mod recording;
 mod reports;
 pub(crate) mod room;
 mod run;

@@ -15,19 +15,11 @@ use std::collections::VecDeque;
 
 use super::state::State;
 use crate::link::RunKey;
+pub(crate) use crate::observe::Priority;
 
 /// Turns after which who waits goes first: a few, so that bulk moves at a tenth of the pace where normal operations never
 /// pause.
 const AGE: u64 = 8;
-
-/// How soon an operation moves, beside others of its rank. What links need to say themselves comes before all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Priority {
-    Urgent,
-    #[default]
-    Normal,
-    Bulk,
-}
 
 /// What priorities there are.
 const PRIORITIES: usize = 3;

@@ -29,9 +29,10 @@ impl State {
         for key in self.keys_on_index(index) {
             self.abandon(key);
         }
-        for (op, request) in self.take_delayed(index) {
+        for (op, request, since) in self.take_delayed(index) {
             let (operation, seq) = (request.desc.operation.into(), Seq(request.seq));
             let error = Error::Cancelled { operation, seq, communicator: name.clone() };
+            self.record_unbegun((index, request.seq), (&request.desc, request.priority), since, &error);
             let outcome = Outcome { result: Err(error), parts: Some(request.parts), arrival: None };
             self.ended.push(Ended { op, key: None, outcome, blocks: Vec::new(), windows: None });
         }

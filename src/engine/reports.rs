@@ -316,7 +316,7 @@ pub(super) fn brief(report: &Report) -> Box<Report> {
     /// States in words, of a hundred bytes each or so; a frame of control holds 16 KiB.
     const STATES_MAX: usize = 50;
     let states = report.states.iter().take(STATES_MAX).cloned().collect();
-    Box::new(Report { states, known: Vec::new(), links: Vec::new(), ..report.clone() })
+    Box::new(Report { states, known: Vec::new(), links: Vec::new(), recent: Vec::new(), ..report.clone() })
 }
 
 /// Follows who waits for whom: the ranks at which it ends, or the cycle in which it does not.

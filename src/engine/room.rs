@@ -79,6 +79,8 @@ pub(crate) struct Usage {
     pub keys: usize,
     /// Bytes of the records of both.
     pub records: usize,
+    /// Bytes of the flight recorder.
+    pub recorder: usize,
 }
 
 /// Frames that operations in flight may leave with one peer at most, before he has called any of them: half of what he
@@ -208,6 +210,7 @@ impl State {
         let channel = self.channels[index].as_mut()?;
         let (op, mut request, since) = channel.delayed.pop_front()?;
         self.room.delayed -= 1;
+        self.recorder.has_waited(since);
         // Its deadline counts from the call, so that it ends when those before it have ended, and soon.
         let deadline = op.take_limit().unwrap_or(request.deadline);
         request.deadline = deadline.saturating_sub(channel.holds.counted(since, now));
@@ -215,10 +218,10 @@ impl State {
     }
 
     /// All of a communicator that wait: they will not begin.
-    pub(super) fn take_delayed(&mut self, index: usize) -> Vec<(Arc<Op>, Request)> {
+    pub(super) fn take_delayed(&mut self, index: usize) -> Vec<(Arc<Op>, Request, Instant)> {
         let Some(channel) = self.channels[index].as_mut() else { return Vec::new() };
         self.room.delayed -= channel.delayed.len();
-        channel.delayed.drain(..).map(|(op, request, _)| (op, request)).collect()
+        channel.delayed.drain(..).collect()
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -236,6 +239,7 @@ impl State {
             communicators: self.channels.iter().flatten().count() - keys,
             keys,
             records: self.channels.iter().flatten().map(|channel| channel.record_bytes()).sum(),
+            recorder: self.recorder.bytes(),
         }
     }
 }

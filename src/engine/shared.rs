@@ -407,6 +407,9 @@ impl Shared {
         let begun = if self.hub.is_some() { self.meet_here(core, request) } else { self.swap(core, request) };
         let Some(begun) = begun else { return false };
         let over = matches!(begun, Submitted::Over(_));
+        if over {
+            core.state.record_over(request);
+        }
         **submitted = Some(begun);
         *call = None;
         over && core.may_rest()
@@ -477,7 +480,11 @@ impl Shared {
         let mut peers = [usize::MAX; INLINE];
         let mut more = Vec::new();
         let mut more_peers = Vec::new();
-        let reports = if core.state.reports.is_empty() { Vec::new() } else { core.take_reports() };
+        let mut reports = if core.state.reports.is_empty() { Vec::new() } else { core.take_reports() };
+        // Once for all that fail together.
+        if let Some(last) = reports.last_mut().filter(|_| self.log.is_open()) {
+            last.recent = core.state.last_operations();
+        }
         for (index, op) in core.state.woken.drain(..).enumerate() {
             match woken.get_mut(index) {
                 Some(slot) => *slot = Some(op),

@@ -26,6 +26,8 @@ use crate::error::{CallInfo, Error, Report};
 use crate::link::RunKey;
 use crate::link::frame::Payload;
 use crate::link::memory::Lease;
+use crate::observe::Recorder;
+use crate::runtime::clock::exact_ns;
 
 /// An operation that waits this long tells the others where it is.
 pub(crate) const STALL: Duration = Duration::from_millis(100);
@@ -77,6 +79,9 @@ pub(crate) struct State {
     pub(super) polled_since: bool,
     /// When those who sleep in an await were last called to see whether they come.
     pub(super) called_at: Option<Instant>,
+    /// The last operations; and its beginning on the clock that the coarse one lags behind.
+    pub(super) recorder: Recorder,
+    pub(super) coarse_origin: u64,
 }
 
 #[derive(Debug)]
@@ -141,6 +146,8 @@ impl State {
             polled_at: now,
             polled_since: false,
             called_at: None,
+            recorder: Recorder::new(now),
+            coarse_origin: exact_ns(),
         }
     }
 
@@ -156,6 +163,7 @@ impl State {
             .iter()
             .position(|world| matches!(self.peers[*world as usize].standing, Standing::Lost(_)));
         self.channels[index] = Some(channel);
+        self.record_open(index);
         if let Some(rank) = lost {
             self.fail_channel(index, rank);
         }
@@ -177,6 +185,7 @@ impl State {
         self.discard_kept(index);
         if let Some(channel) = self.channels[index].take() {
             self.ids.remove(&channel.id);
+            self.recorder.close(channel.id);
             self.remember_closed(channel.id);
             self.close_successor(channel.id, &channel.rebuild);
             self.discard_unused_keys(channel.id);
@@ -271,6 +280,7 @@ impl State {
 
     /// What a new operation in flight has, and a place for it.
     pub(super) fn new_head(&mut self, op: Arc<Op>, request: &Request) -> Option<Head> {
+        let record = self.record_begun(self.channels[request.channel].as_ref()?.id, request);
         let channel = self.channels[request.channel].as_mut()?;
         channel.live += 1;
         let index = self.free.pop().unwrap_or_else(|| {
@@ -303,6 +313,7 @@ impl State {
             bereft: false,
             priority: request.priority,
             queued: false,
+            record,
         })
     }
 
@@ -523,11 +534,12 @@ impl State {
                 Flight::Rebuild(_) => channel.rebuild.end(key),
             }
         }
-        let (op, channel) = (head.op.clone(), head.channel);
+        let (op, channel, record) = (head.op.clone(), head.channel, head.record);
         slot.generation = slot.generation.wrapping_add(1);
         slot.flight = None;
         self.free.push(key.index);
         self.live -= 1;
+        self.record_end(record, &result, arrival);
         let outcome = Outcome { result, parts, arrival };
         if forget {
             self.ended.push(Ended { op, key: Some(key), outcome, blocks, windows });

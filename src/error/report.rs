@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::list_ranks;
+use crate::observe::OperationRecord;
 use crate::rank::{Rank, Seq};
 
 /// What is known about an operation that does not end.
@@ -39,6 +40,10 @@ pub struct Report {
     /// all other ranks of the communicator.
     #[serde(default)]
     pub links: Vec<LinkReport>,
+    /// The last operations of this rank, on all its communicators, and what was in flight: 128 at most. Filled in where a report is
+    /// written to a file, in the last of those that are written together.
+    #[serde(default)]
+    pub recent: Vec<OperationRecord>,
     /// What went wrong.
     #[serde(default)]
     pub kind: ReportKind,

@@ -58,6 +58,25 @@ fn a_receive_beside_a_collective_of_the_others_has_no_sender() {
 }
 
 #[test]
+fn the_last_operations_of_each_rank_are_told() {
+    let text = told("last.jsonl", 2, |comm| {
+        for count in 1..30 {
+            comm.all_reduce(vec![0f32; count], ReduceOp::Sum).wait().unwrap();
+        }
+        if comm.rank().0 == 0 {
+            assert!(comm.recv(1, 7, vec![0u8; 3]).wait().is_err());
+        }
+        let _ = comm.barrier().timeout(Duration::from_secs(3)).wait();
+    });
+    let (_, last) = text.split_once("Last operations of rank 0 of \"world\":").expect(&text);
+    assert!(last.contains("all_reduce #28 on \"world\" (29 × f32, sum, "), "{text}");
+    assert!(last.contains("recv #0 on \"world\" (3 × u8, peer 1, tag 7), called "), "{text}");
+    assert!(last.contains("ago: deadline in 1.5"), "{text}");
+    // Twenty of them, this one among them.
+    assert!(last.contains("all_reduce #10 ") && !last.contains("all_reduce #9 "), "{text}");
+}
+
+#[test]
 fn the_sides_of_a_message_are_compared_by_type_and_count() {
     let text = told("differ.jsonl", 2, |comm| {
         if comm.rank().0 == 0 {

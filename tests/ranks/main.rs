@@ -36,6 +36,7 @@ mod prepared;
 mod priorities;
 mod promises;
 mod rebuild;
+mod recorded;
 mod reductions;
 mod report;
 mod resources;

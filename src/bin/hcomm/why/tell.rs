@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use hcomm::{Rank, Report, ReportKind};
+use hcomm::{Outcome, Rank, Report, ReportKind};
 
 use super::merge::{Picture, Side, Unanswered};
 use crate::names::ranks;
@@ -42,7 +42,36 @@ fn story(reports: &[&Report]) -> String {
     for (name, reports) in communicators {
         stories.push(Case::new(latest(reports)).tell(name));
     }
-    stories.join("\n")
+    let mut text = stories.join("\n");
+    last_operations(reports, &mut text);
+    text
+}
+
+/// What each rank had called last, on whatever communicator.
+fn last_operations(reports: &[&Report], text: &mut String) {
+    /// So many of a rank, and of so many ranks, show what came before; the rest is in the file.
+    const TOLD: usize = 20;
+    const RANKS_TOLD: usize = 4;
+    let mut last: BTreeMap<(u32, Rank), &Report> = BTreeMap::new();
+    for report in reports.iter().filter(|report| !report.recent.is_empty()) {
+        let known = last.entry((report.pid, report.rank)).or_insert(report);
+        if report.unix_ms >= known.unix_ms {
+            *known = report;
+        }
+    }
+    for report in last.values().take(RANKS_TOLD) {
+        let recent = &report.recent;
+        let _ = writeln!(text, "\nLast operations of rank {} of \"{}\":", report.rank, report.communicator);
+        let skipped = recent.len().saturating_sub(TOLD);
+        for (at, record) in recent.iter().enumerate() {
+            if at >= skipped || record.outcome == Outcome::InFlight {
+                let _ = writeln!(text, "  {record}");
+            }
+        }
+    }
+    if let more @ 1.. = last.len().saturating_sub(RANKS_TOLD) {
+        let _ = writeln!(text, "\nThose of {more} more are in the reports.");
+    }
 }
 
 /// Of several reports of one rank about one call, that which knows most: the last.
