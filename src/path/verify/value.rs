@@ -12,10 +12,12 @@ use crate::path::plan::{Action, Collective, Plan, Post, Range, RankPlan, Source,
 use crate::path::verify::{VerifiedPlan, VerifyError, Wiring};
 use crate::rank::Rank;
 
-/// Checks that the right formula is where it belongs, and is the same on all ranks.
-pub(super) fn check(plan: &Plan, wiring: &Wiring, order: &[(Rank, StepId)]) -> Result<(), VerifyError> {
+/// Checks that the right formula is where it belongs, and is the same on all ranks. Says whether all that is reduced is so in the
+/// order of the ranks.
+pub(super) fn check(plan: &Plan, wiring: &Wiring, order: &[(Rank, StepId)]) -> Result<bool, VerifyError> {
     let mut memory = Memory::new(plan);
     memory.run(plan, wiring, order)?;
+    let mut in_rank_order = true;
     let shared = matches!(plan.collective, Collective::AllReduce);
     for block in 0..plan.blocks {
         let mut first = None;
@@ -26,6 +28,7 @@ pub(super) fn check(plan: &Plan, wiring: &Wiring, order: &[(Rank, StepId)]) -> R
             }
             let formula = memory.get(rank, Space::Output, block);
             expected.check(&memory.formulas, rank, block, formula)?;
+            in_rank_order &= memory.formulas.node(formula).in_rank_order;
             let expected = *first.get_or_insert(formula);
             if shared && formula != expected {
                 let text = |formula| memory.formulas.text(formula, block);
@@ -34,7 +37,7 @@ pub(super) fn check(plan: &Plan, wiring: &Wiring, order: &[(Rank, StepId)]) -> R
             }
         }
     }
-    Ok(())
+    Ok(in_rank_order)
 }
 
 /// The formula of a block of the result, on the rank in whose result most ranks are, or the first of them.
@@ -212,6 +215,8 @@ struct Node {
     /// Which block of theirs.
     block: u32,
     finished: bool,
+    /// Whether they stand in the order of the ranks, whatever the parentheses.
+    in_rank_order: bool,
 }
 
 /// Why operands can't be reduced.
@@ -244,14 +249,15 @@ impl Formulas {
 
     fn node(&self, formula: u32) -> Node {
         match self.origin(formula) {
-            Some((rank, block)) => Node { ranks: 1 << rank.0, block, finished: false },
-            None if formula == NOTHING => Node { ranks: 0, block: 0, finished: false },
+            Some((rank, block)) => Node { ranks: 1 << rank.0, block, finished: false, in_rank_order: true },
+            None if formula == NOTHING => Node { ranks: 0, block: 0, finished: false, in_rank_order: true },
             None => self.reductions[(formula - self.first_reduction()) as usize].0,
         }
     }
 
     fn reduction(&mut self, operands: &[u32], finish: bool) -> Result<u32, Refused> {
-        let mut ranks = 0;
+        let mut ranks = 0u64;
+        let mut in_rank_order = true;
         let block = self.node(operands[0]).block;
         for &operand in operands {
             let node = self.node(operand);
@@ -264,6 +270,9 @@ impl Formulas {
             if ranks & node.ranks != 0 {
                 return Err(Refused::Twice(Rank((ranks & node.ranks).trailing_zeros())));
             }
+            // The lowest rank of this one comes after the highest of those before it.
+            in_rank_order &=
+                node.in_rank_order && node.ranks.trailing_zeros() >= u64::BITS - ranks.leading_zeros();
             ranks |= node.ranks;
         }
         if let ([only], false) = (operands, finish) {
@@ -274,7 +283,7 @@ impl Formulas {
         }
         // Each step makes at most one per block, and memory for as many blocks was there.
         let id = self.first_reduction() + self.reductions.len() as u32;
-        self.reductions.push((Node { ranks, block, finished: finish }, operands.to_vec()));
+        self.reductions.push((Node { ranks, block, finished: finish, in_rank_order }, operands.to_vec()));
         self.known.insert((operands.to_vec(), finish), id);
         Ok(id)
     }

@@ -30,6 +30,7 @@ pub struct VerifiedPlan {
     plan: Plan,
     fingerprint: u64,
     is_direct: bool,
+    in_rank_order: bool,
 }
 
 impl VerifiedPlan {
@@ -41,6 +42,21 @@ impl VerifiedPlan {
     /// A hash over everything in the plan; the same on every machine and in every build of this version.
     pub const fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// Whether every reduction in the result has the ranks' contributions in the order of the ranks, whatever the
+    /// parentheses: `((0 + 1) + (2 + 3))` has, `((1 + 2) + 0)` has not. Where it is so, the result is the right one also for
+    /// an operation that is associative but does not commute.
+    ///
+    /// ```
+    /// use hcomm::path::{Algorithm, Collective, Placement, prove};
+    ///
+    /// let all_reduce = |algorithm| prove(algorithm, Collective::AllReduce, Placement::InPlace, 4).unwrap();
+    /// assert!(all_reduce(Algorithm::RecursiveDoubling).keeps_rank_order());
+    /// assert!(!all_reduce(Algorithm::Ring).keeps_rank_order());
+    /// ```
+    pub const fn keeps_rank_order(&self) -> bool {
+        self.in_rank_order
     }
 }
 
@@ -76,10 +92,10 @@ pub fn verify(plan: Plan) -> Result<VerifiedPlan, VerifyError> {
         order = play::play(&plan, &wiring, chunks)?;
     }
     races::check(&plan, &wiring)?;
-    value::check(&plan, &wiring, &order)?;
+    let in_rank_order = value::check(&plan, &wiring, &order)?;
     let fingerprint = fingerprint::fingerprint(&plan);
     let is_direct = plan.is_direct();
-    Ok(VerifiedPlan { plan, fingerprint, is_direct })
+    Ok(VerifiedPlan { plan, fingerprint, is_direct, in_rank_order })
 }
 
 /// In which order the ranks' contributions to a block of the result are combined: `((0 + 1) + (2 + 3))`. Operands
@@ -144,6 +160,50 @@ mod tests {
     fn a_right_plan_is_proved_and_explained() {
         let plan = verify(there_and_back(released, both, Post::Finish)).unwrap();
         assert_eq!(association(&plan, 0), "(0 + 1)");
+    }
+
+    #[test]
+    fn a_plan_that_swaps_its_operands_does_not_keep_the_order_of_the_ranks() {
+        let swapped = |sent| both(sent).into_iter().rev().collect();
+        let plans =
+            [there_and_back(released, both, Post::Finish), there_and_back(released, swapped, Post::Finish)];
+        let plans = plans.map(|plan| verify(plan).unwrap());
+        assert_eq!([&plans[0], &plans[1]].map(|plan| association(plan, 0)), ["(0 + 1)", "(1 + 0)"]);
+        assert_eq!([&plans[0], &plans[1]].map(|plan| plan.keeps_rank_order()), [true, false]);
+    }
+
+    /// The flag and the text of the association come from the same formulas in different ways. Of the built-in plans, those of
+    /// rings alone do not keep the order, also where the root is not rank 0.
+    #[test]
+    fn rings_alone_do_not_keep_the_order_of_the_ranks() {
+        use crate::path::{Algorithm, Placement, prove};
+        let of = |ranks: u32| {
+            let rooted = [0, 1, ranks - 1].map(|root| Collective::Reduce { root: Rank(root) });
+            let others =
+                [Collective::AllReduce, Collective::ReduceScatter, Collective::Scan, Collective::ExScan];
+            rooted.into_iter().chain(others)
+        };
+        let mut proved = 0;
+        for ranks in 2..=9 {
+            for (algorithm, collective) in Algorithm::ALL
+                .iter()
+                .flat_map(|algorithm| of(ranks).map(move |collective| (*algorithm, collective)))
+            {
+                for placement in [Placement::InPlace, Placement::OutOfPlace] {
+                    let Ok(plan) = prove(algorithm, collective, placement, ranks) else { continue };
+                    let ascends = |block| {
+                        let text = association(&plan, block);
+                        let named = text.split(|c: char| !c.is_ascii_digit()).filter(|rank| !rank.is_empty());
+                        named.map(|rank| rank.parse::<u32>().unwrap()).is_sorted()
+                    };
+                    let what = format!("{algorithm} of {collective:?}, {ranks} ranks, {placement:?}");
+                    assert_eq!(plan.keeps_rank_order(), (0..plan.blocks).all(ascends), "{what}");
+                    assert_eq!(plan.keeps_rank_order(), algorithm != Algorithm::Ring, "{what}");
+                    proved += 1;
+                }
+            }
+        }
+        assert!(proved > 100, "{proved} plans");
     }
 
     #[test]
