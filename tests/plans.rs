@@ -7,8 +7,8 @@ mod player;
 
 use hcomm::Rank;
 use hcomm::path::{
-    Algorithm, Collective, Facts, Order, Placement, Range, Space, VerifiedPlan, association, build, choose,
-    draw, prove, verify,
+    Action, Algorithm, Collective, Facts, Order, Placement, Range, Space, Step, VerifiedPlan, association,
+    build, choose, draw, prove, verify,
 };
 use player::{Links, Number, Player, Random};
 
@@ -85,6 +85,34 @@ fn sums_are_associated_by_the_world_alone_within_a_family() {
         assert_eq!(mesh, formula(Algorithm::MeshOneShot, Collective::ReduceScatter, n));
         assert_eq!(tree, formula(Algorithm::HalvingDoubling, Collective::AllReduce, n));
         assert_eq!(tree, formula(Algorithm::HalvingDoubling, Collective::ReduceScatter, n));
+        assert_eq!(tree, formula(Algorithm::DoubleTree, Collective::AllReduce, n));
+        for root in [0, n / 2, n - 1].map(Rank) {
+            assert_eq!(tree, formula(Algorithm::DoubleTree, Collective::Reduce { root }, n));
+            assert_eq!(tree, formula(Algorithm::BinomialTree, Collective::Reduce { root }, n));
+        }
+    }
+}
+
+/// The same tree for each, turned until it ends at its owner.
+#[test]
+fn a_sum_that_goes_round_depends_on_its_owner() {
+    let plan = proved(Algorithm::Bruck, Collective::ReduceScatter, 5);
+    assert_eq!(association(&plan, 4), "((1 + 3) + (2 + (0 + 4)))");
+    assert_eq!(association(&plan, 0), "((2 + 4) + (3 + (1 + 0)))");
+}
+
+/// In halves of a vector: a rank that passes on to two in one tree has little to do in the other.
+#[test]
+fn two_trees_share_what_there_is_to_pass_on() {
+    let sent = |plan: &VerifiedPlan, rank: usize| {
+        let of = |step: &Step| matches!(step.action, Action::Send { .. }).then(|| step.action.range().count);
+        plan.ranks[rank].steps.iter().filter_map(of).sum::<u32>()
+    };
+    for n in 2..=64 {
+        let plan = proved(Algorithm::DoubleTree, Collective::AllReduce, n);
+        assert!((0..n as usize).all(|rank| sent(&plan, rank) <= 6), "{n} ranks");
+        let plan = proved(Algorithm::DoubleTree, Collective::Broadcast { root: Rank(n / 2) }, n);
+        assert!((0..n as usize).all(|rank| sent(&plan, rank) <= 3), "{n} ranks");
     }
 }
 
@@ -154,6 +182,7 @@ fn all_ranks_get_the_same_bits_and_size_does_not_change_them() {
             (Algorithm::MeshOneShot, Algorithm::MeshTwoShot),
             (Algorithm::MeshOneShot, Algorithm::FlatTree),
             (Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling),
+            (Algorithm::RecursiveDoubling, Algorithm::DoubleTree),
             (Algorithm::Ring, Algorithm::Ring),
         ] {
             let (one, other) =

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::path::algorithms::{
-    binomial_tree, chain, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, pairwise,
-    recursive_doubling, ring,
+    binomial_tree, bruck, chain, double_tree, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot,
+    pairwise, recursive_doubling, ring, scatter_all_gather,
 };
 use crate::path::plan::Collective;
 
@@ -59,6 +59,22 @@ pub enum Algorithm {
     ///
     /// α(n−1) + βm(n−1)/n.
     Pairwise,
+    /// Exchanges at distance 1, 2, 4, … round the ring of ranks, whatever their number: all_to_all of small parts on many ranks, and
+    /// reduce_scatter with the same traffic at all ranks. There, where a sum begins depends on the rank that gets it, so it is taken by
+    /// request, or where [`Order::Any`](crate::path::Order::Any) allows it.
+    ///
+    /// reduce_scatter: α⌈log₂ n⌉ + (β + γ)m(n−1)/n; all_to_all: (α + βm/2)·⌈log₂ n⌉ at most. The all-gather of this kind is
+    /// that of [`RecursiveDoubling`](Self::RecursiveDoubling).
+    Bruck,
+    /// Two binary trees with half of the vector each, passed on as it comes; who passes on in one is a leaf of the other: for large
+    /// vectors on many ranks. Sums are those of recursive doubling.
+    ///
+    /// broadcast: α(⌈log₂ n⌉ + 1) + 1½βm; all_reduce: 2α(⌈log₂ n⌉ + 1) + (3β + γ)m; reduce: α(⌈log₂ n⌉ + 2) + (2β + γ)m.
+    DoubleTree,
+    /// The vector in parts down a binomial tree, and then each part to all: broadcasts of large vectors.
+    ///
+    /// 2α⌈log₂ n⌉ + 2βm(n−1)/n at most.
+    ScatterAllGather,
 }
 
 impl Algorithm {
@@ -73,6 +89,9 @@ impl Algorithm {
         Algorithm::BinomialTree,
         Algorithm::Chain,
         Algorithm::Pairwise,
+        Algorithm::Bruck,
+        Algorithm::DoubleTree,
+        Algorithm::ScatterAllGather,
     ];
 
     /// The name, as users give it.
@@ -87,6 +106,9 @@ impl Algorithm {
             Algorithm::BinomialTree => binomial_tree::NAME,
             Algorithm::Chain => chain::NAME,
             Algorithm::Pairwise => pairwise::NAME,
+            Algorithm::Bruck => bruck::NAME,
+            Algorithm::DoubleTree => double_tree::NAME,
+            Algorithm::ScatterAllGather => scatter_all_gather::NAME,
         }
     }
 
@@ -126,31 +148,46 @@ impl Algorithm {
             }
             Algorithm::Chain => matches!(collective, C::Scan | C::ExScan),
             Algorithm::Pairwise => matches!(collective, C::AllToAll),
+            Algorithm::Bruck => matches!(collective, C::ReduceScatter | C::AllToAll),
+            Algorithm::DoubleTree => {
+                matches!(collective, C::AllReduce | C::Broadcast { .. } | C::Reduce { .. })
+            }
+            Algorithm::ScatterAllGather => matches!(collective, C::Broadcast { .. }),
         }
     }
 
-    /// The order in which it associates sums.
+    /// What is promised of bits: on which ranks, and in which order sums are associated.
     pub(super) const fn association(self, collective: Collective) -> &'static str {
+        use Algorithm as A;
+        use Collective as C;
+        if !collective.reduces() {
+            return "as they were: nothing is computed";
+        }
+        // Only of an all-reduce have two ranks the same result.
+        let shared = matches!(collective, C::AllReduce);
         match (self, collective) {
-            _ if !collective.reduces() => EXACT,
-            (Algorithm::MeshOneShot | Algorithm::Chain, Collective::Scan | Collective::ExScan) => {
+            (A::MeshOneShot | A::Chain, C::Scan | C::ExScan) => {
                 "same bits from run to run, and for every count: sums are in rank order, rounded at each rank"
             }
-            (Algorithm::MeshOneShot | Algorithm::MeshTwoShot | Algorithm::FlatTree | Algorithm::Chain, _) => {
+            (A::MeshOneShot | A::MeshTwoShot | A::FlatTree | A::Chain, _) if shared => {
                 "same bits on all ranks, from run to run, and for every count: sums are in rank order"
             }
-            (Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::BinomialTree, _) => {
-                "same bits on all ranks, from run to run, and for every count: sums are a tree over neighbouring ranks"
+            (A::MeshOneShot | A::MeshTwoShot | A::FlatTree | A::Chain, _) => {
+                "same bits from run to run, and for every count: sums are in rank order"
             }
-            (Algorithm::Ring, _) => {
+            (A::Ring, _) if shared => {
                 "same bits on all ranks and from run to run; the order of a sum depends on its place and on the count"
             }
-            (Algorithm::Pairwise, _) => EXACT,
+            (A::Ring | A::Bruck, C::ReduceScatter) => {
+                "same bits from run to run; the order of a sum depends on the rank that gets it, not on the count"
+            }
+            _ if shared => {
+                "same bits on all ranks, from run to run, and for every count: sums are a tree over neighbouring ranks"
+            }
+            _ => "same bits from run to run, and for every count: sums are a tree over neighbouring ranks",
         }
     }
 }
-
-const EXACT: &str = "same bits everywhere: nothing is computed";
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,7 +199,7 @@ impl fmt::Display for Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no algorithm \"{0}\"; there are mesh-one-shot, mesh-two-shot, flat-tree, recursive-doubling, halving-doubling, ring, \
-     binomial-tree, chain and pairwise"
+     binomial-tree, chain, pairwise, bruck, double-tree and scatter-all-gather"
 )]
 pub struct UnknownAlgorithm(pub String);
 
@@ -195,6 +232,12 @@ pub(super) const fn cost(algorithm: Algorithm, collective: Collective) -> &'stat
         }
         (A::RecursiveDoubling, C::Scan | C::ExScan) => "(α + βm + 2γm)·⌈log₂ n⌉",
         (A::Chain, _) => "(α + βm + γm)(n−1), and α(n−1) + (β + γ)m for large vectors",
+        (A::Bruck, C::AllToAll) => "(α + βm/2)·⌈log₂ n⌉ at most",
+        (A::Bruck, _) => "α⌈log₂ n⌉ (twice where a run of blocks wraps round) + (β + γ)m(n−1)/n",
+        (A::DoubleTree, C::AllReduce) => "2α(⌈log₂ n⌉ + 1) + (3β + γ)m, passed on as it comes",
+        (A::DoubleTree, C::Reduce { .. }) => "α(⌈log₂ n⌉ + 2) + (2β + γ)m, passed on as it comes",
+        (A::DoubleTree, _) => "α(⌈log₂ n⌉ + 1) + 1½βm, passed on as it comes",
+        (A::ScatterAllGather, _) => "2α⌈log₂ n⌉ + 2βm(n−1)/n at most",
         (A::Pairwise, _) | (_, C::AllToAll) => "α(n−1) + βm(n−1)/n",
         (A::MeshOneShot, C::AllReduce) => "α(n−1) + β(n−1)m + γ(n−1)m",
         (A::MeshOneShot, C::Broadcast { .. }) => "α(n−1) + β(n−1)m",

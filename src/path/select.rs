@@ -11,8 +11,8 @@ use std::fmt;
 
 use crate::path::algorithm::{Algorithm, cost};
 use crate::path::algorithms::{
-    binomial_tree, chain, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot, pairwise,
-    recursive_doubling, ring,
+    binomial_tree, bruck, chain, double_tree, flat_tree, halving_doubling, mesh_one_shot, mesh_two_shot,
+    pairwise, recursive_doubling, ring, scatter_all_gather,
 };
 use crate::path::out_of_place;
 use crate::path::plan::{Action, Collective, Placement, Plan};
@@ -366,6 +366,14 @@ pub fn build(algorithm: Algorithm, collective: Collective, n: u32) -> Result<Pla
         (Algorithm::MeshOneShot, Collective::ExScan) => mesh_one_shot::exscan(n),
         (Algorithm::Chain, Collective::ExScan) => chain::exscan(n),
         (Algorithm::RecursiveDoubling, Collective::ExScan) => recursive_doubling::exscan(n),
+        (Algorithm::Bruck, Collective::ReduceScatter) => bruck::reduce_scatter(n),
+        (Algorithm::Bruck, Collective::AllToAll) => bruck::all_to_all(n),
+        (Algorithm::DoubleTree, Collective::AllReduce) => double_tree::all_reduce(n),
+        (Algorithm::DoubleTree, Collective::Broadcast { root }) => double_tree::broadcast(root, n),
+        (Algorithm::DoubleTree, Collective::Reduce { root }) => double_tree::reduce(root, n),
+        (Algorithm::ScatterAllGather, Collective::Broadcast { root }) => {
+            scatter_all_gather::broadcast(root, n)
+        }
         _ => return Err(Unsupported::Collective { algorithm, collective }),
     };
     Ok(plan)

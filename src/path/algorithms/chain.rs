@@ -47,7 +47,7 @@ pub fn exscan(n: u32) -> Plan {
         let placed = plan.place(sent.message, before, &[]);
         let operands = [Operand::Local(before), Operand::Local(OUTPUT)];
         let summed = plan.reduce(p, sum, &operands, Post::None, &[After::Stream(placed)]);
-        plan.copy(p, before, OUTPUT, &[After::Stream(placed), After::Stream(summed)]);
+        plan.copy(p, before, OUTPUT, &[After::Stream(summed)]);
         after = vec![After::Stream(summed)];
     }
     plan.build()

@@ -13,11 +13,17 @@
 //! - [`chain`]: from each rank to the next; scans of large vectors.
 //! - [`pairwise`]: each rank with each other, some at a time; for many ranks.
 //! - [`neighbors`]: each rank with those that it has named.
+//! - [`bruck`]: log₂ n exchanges round the ring of ranks, whatever their number; small parts of an all-to-all, and a
+//!   reduce-scatter where the order of a sum does not matter.
+//! - [`double_tree`]: two trees with half of the vector each; for large vectors on many ranks.
+//! - [`scatter_all_gather`]: a broadcast in parts; for large vectors.
 //! - `core`: what the two doubling algorithms share: which ranks exchange, and which are folded in.
 
 pub mod binomial_tree;
+pub mod bruck;
 pub mod chain;
 mod core;
+pub mod double_tree;
 pub mod flat_tree;
 pub mod halving_doubling;
 pub mod mesh_one_shot;
@@ -26,6 +32,7 @@ pub mod neighbors;
 pub mod pairwise;
 pub mod recursive_doubling;
 pub mod ring;
+pub mod scatter_all_gather;
 
 /// Elements that the all-reduces never cut apart: one cache line of 4-byte elements, so that two blocks of an
 /// aligned vector never share a line.

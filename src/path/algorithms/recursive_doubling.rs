@@ -133,10 +133,7 @@ pub fn exscan(n: u32) -> Plan {
 fn prefix(plan: &mut PlanBuilder, own: bool) {
     let n = plan.ranks();
     let mut ranks: Vec<Prefix> = (0..n).map(|p| Prefix::new(Rank(p), own)).collect();
-    let goes_on = |p: u32, distance: u32| {
-        let later = std::iter::successors(Some(2 * distance), |d| Some(2 * d)).take_while(|d| *d < n);
-        later.into_iter().any(|d| p ^ d < n)
-    };
+    let goes_on = |p: u32, distance: u32| is_asked(p, distance, n);
     let mut distance = 1;
     while distance < n {
         let meets = (0..n).filter(|p| p & distance == 0 && p ^ distance < n);
@@ -158,6 +155,12 @@ fn prefix(plan: &mut PlanBuilder, own: bool) {
     for rank in ranks {
         rank.end(plan);
     }
+}
+
+/// Whether a later round needs the sum of this rank's group: the higher one of two always does, the lower one for rounds after that.
+fn is_asked(p: u32, distance: u32, n: u32) -> bool {
+    let mut later = std::iter::successors(Some(2 * distance), |d| Some(2 * d)).take_while(|d| *d < n);
+    later.any(|d| p ^ d < n && (p & d == 0 || is_asked(p ^ d, d, n)))
 }
 
 /// A place in a rank's memory, with the last step that wrote it and those that have read it since.
@@ -310,14 +313,14 @@ pub fn all_gather(n: u32) -> Plan {
 }
 
 /// Blocks `first .. first + count`, modulo n, as runs.
-fn runs(first: u32, count: u32, n: u32) -> impl Iterator<Item = Range> {
+pub(super) fn runs(first: u32, count: u32, n: u32) -> impl Iterator<Item = Range> {
     let head = count.min(n - first);
     let tail = (count > head).then(|| Range::new(Space::Output, 0, count - head));
     std::iter::once(Range::new(Space::Output, first, head)).chain(tail)
 }
 
 /// What a reader of `range` waits for.
-fn after_writes(writes: &[(Range, StepId)], range: Range) -> Vec<After> {
+pub(super) fn after_writes(writes: &[(Range, StepId)], range: Range) -> Vec<After> {
     let overlapping = writes.iter().filter(|(written, _)| {
         written.blocks().start < range.blocks().end && range.blocks().start < written.blocks().end
     });
