@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::{Arena, Place};
@@ -44,6 +45,20 @@ pub(crate) enum Cut {
     InTurn(Arc<[usize]>),
     /// Each somewhere in the buffer: where it begins, and how long it is.
     Apart(Arc<[(usize, usize)]>),
+}
+
+impl Cut {
+    /// The elements of some parts, which follow each other.
+    pub(crate) fn elements(&self, parts: Range<u32>) -> Range<usize> {
+        match self {
+            Cut::InTurn(offsets) => offsets[parts.start as usize]..offsets[parts.end as usize],
+            // Of plans in which parts lie apart, a range is one of them.
+            Cut::Apart(places) => {
+                let (start, len) = places[parts.start as usize];
+                start..start + len
+            }
+        }
+    }
 }
 
 /// Who knows how long parts are.

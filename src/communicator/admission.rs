@@ -62,16 +62,9 @@ impl Communicator {
     /// ```
     pub fn ready(&mut self) -> Ready<'_> {
         let desc = CallDesc {
-            operation: "ready",
-            dtype: DType::U8,
-            count: 0,
-            op: None,
-            root: None,
             // It is between no ranks, and takes no number of collectives.
             tag: Some(Tagged::Any),
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new("ready", DType::U8, 0)
         };
         let (lent, guard) = Looking.lend(&self.staging);
         let (seq, digest) = (self.next_point(), desc.digest());

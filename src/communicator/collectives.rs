@@ -97,15 +97,9 @@ impl Communicator {
     ) -> (CallDesc, Result<Arc<Program>, Error>) {
         let count = self.count(collective, lengths);
         let mut desc = CallDesc {
-            operation,
-            dtype,
-            count: count.as_ref().map_or(lengths.output, |count| *count),
             op,
             root: collective.root(),
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new(operation, dtype, count.as_ref().map_or(lengths.output, |count| *count))
         };
         let program = count.map_err(|problem| Error::invalid(operation, problem));
         let program = program.and_then(|_| self.plan(&desc, collective, lengths.placement(), way));
@@ -123,8 +117,9 @@ impl Communicator {
         dtype: DType,
         way: &Way,
     ) -> (CallDesc, Result<(Arc<Program>, Cuts), Error>) {
-        let is_own = !matches!(counts, Ok(Counts::Agreed(_)));
-        let cut = counts.clone().and_then(|counts| match counts {
+        let agreed = if let Ok(Counts::Agreed(counts)) = counts { Some(counts) } else { None };
+        let is_own = agreed.is_none();
+        let cut = counts.and_then(|counts| match counts {
             Counts::Agreed(counts) => self.agreed_cuts(collective, lengths, counts),
             Counts::Own { input, output } => self.own_cuts(collective, lengths, [input, output]),
             Counts::Apart(parts) => apart(lengths, parts),
@@ -135,15 +130,10 @@ impl Communicator {
             Cut::Apart(_) => most,
         };
         let mut desc = CallDesc {
-            operation,
-            dtype,
-            count: if is_own { most } else { cut.as_ref().map_or(most, total) },
             op,
             root: collective.root(),
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
             own_count: is_own,
+            ..CallDesc::new(operation, dtype, if is_own { most } else { cut.as_ref().map_or(most, total) })
         };
         let invalid = |problem| Error::invalid(operation, problem);
         let program = cut.map_err(invalid).and_then(|cuts| {
@@ -151,9 +141,7 @@ impl Communicator {
             let chosen = Way::Algorithm(direct(&self.facts, collective, lengths.placement()));
             let way = if is_own && matches!(way, Way::Chosen) { &chosen } else { way };
             let program = self.plan(&desc, collective, lengths.placement(), way)?;
-            let is_users = matches!(way, Way::Plan(_));
-            let fits =
-                if is_own { program.plan.is_direct() } else { !is_users || program.plan.keeps_places() };
+            let fits = if is_own { program.plan.is_direct() } else { program.plan.keeps_places() };
             if fits {
                 return Ok((program, cuts));
             }
@@ -165,7 +153,7 @@ impl Communicator {
             }))
         });
         self.fingerprint(&mut desc, program.as_ref().map(|(program, _)| program));
-        if let (Ok(Counts::Agreed(counts)), Ok(_)) = (counts, &program) {
+        if let (Some(counts), Ok(_)) = (agreed, &program) {
             desc.fingerprint ^= counts.iter().fold(1, |word, count| mix(word ^ *count as u64));
         }
         (desc, program)
@@ -188,16 +176,11 @@ impl Communicator {
         let me = self.rank();
         let cuts = self.cuts(counts)?;
         let total = cuts[counts.len()];
-        for (name, len, space) in lengths.buffers() {
-            let (needed, why) = match collective.extent(lengths.placement(), space, me) {
-                Extent::All => (total, "the sum of all counts"),
-                Extent::Part => (counts[me.index()], "this rank's count"),
-                Extent::None => (0, "since only the root's is used"),
-            };
-            if len != needed {
-                return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
-            }
-        }
+        lengths.fit(|space| match collective.extent(lengths.placement(), space, me) {
+            Extent::All => (total, "the sum of all counts"),
+            Extent::Part => (counts[me.index()], "this rank's count"),
+            Extent::None => (0, "since only the root's is used"),
+        })?;
         let cut = Cut::InTurn(cuts);
         Ok(Cuts { output: cut.clone(), input: cut, sizes: Sizes::Agreed })
     }
@@ -212,26 +195,21 @@ impl Communicator {
         let (ranks, me) = (self.size(), self.rank());
         self.check_root(collective)?;
         let extent = |space| collective.extent(lengths.placement(), space, me);
+        let part = |len| (0..=ranks).map(|block| if block > me.index() { len } else { 0 }).collect();
         let cut = |space, len: usize| {
             let counts = counts[usize::from(space == Space::Output)];
-            let name = lengths.name(space);
-            let whole = |needed, why| match len == needed {
-                true => Ok(()),
-                false => Err(format!("the {name} has {len} elements: give it {needed}, {why}")),
-            };
-            let part = |len| (0..=ranks).map(|block| if block > me.index() { len } else { 0 }).collect();
+            let fits = |needed, why| fit(lengths.name(space), len, (needed, why));
             match extent(space) {
                 Extent::All => {
                     let cuts = self.cuts(counts)?;
-                    whole(cuts[ranks], "the sum of the counts").map(|()| cuts)
+                    fits(cuts[ranks], "the sum of the counts").map(|()| cuts)
                 }
                 Extent::Part => Ok(part(len)),
-                Extent::None => whole(0, "since only the root's is used").map(|()| part(0)),
+                Extent::None => fits(0, "since only the root's is used").map(|()| part(0)),
             }
         };
         let mut output: Arc<[usize]> = cut(Space::Output, lengths.output)?;
-        let input: Arc<[usize]> =
-            lengths.input.map_or_else(|| Ok(output.clone()), |len| cut(Space::Input, len))?;
+        let input = lengths.input.map_or_else(|| Ok(output.clone()), |len| cut(Space::Input, len))?;
         let own = |cuts: &[usize]| cuts[me.index() + 1] - cuts[me.index()];
         let is_root = collective.root() == Some(me);
         let sizes = match collective {
@@ -241,7 +219,7 @@ impl Communicator {
         if lengths.input.is_some() && (is_root || collective.root().is_none()) {
             let (gives, gets) = (own(&input), own(&output));
             if matches!(collective, Collective::Scatter { .. }) && gives < gets {
-                output = (0..=ranks).map(|block| if block > me.index() { gives } else { 0 }).collect();
+                output = part(gives);
             } else if gives != gets {
                 return Err(format!(
                     "this rank has {gives} elements for itself, but room for {gets}: give it as many"
@@ -302,16 +280,11 @@ impl Communicator {
         if input.is_none() {
             return Ok(count);
         }
-        for (name, len, space) in lengths.buffers() {
-            let (needed, why) = match extent(space) {
-                Extent::All => (count, "as many as the vector has"),
-                Extent::Part => (count / ranks, "as many as a part has"),
-                Extent::None => (0, "since only the root's is used"),
-            };
-            if len != needed {
-                return Err(format!("the {name} has {len} elements: give it {needed}, {why}"));
-            }
-        }
+        lengths.fit(|space| match extent(space) {
+            Extent::All => (count, "as many as the vector has"),
+            Extent::Part => (count / ranks, "as many as a part has"),
+            Extent::None => (0, "since only the root's is used"),
+        })?;
         Ok(count)
     }
 
@@ -419,7 +392,7 @@ impl Communicator {
 }
 
 /// How long the parts are, where they are not equal.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Counts<'a> {
     /// As all ranks have to say.
     Agreed(&'a [usize]),
@@ -429,15 +402,20 @@ pub(super) enum Counts<'a> {
     Apart([Vec<(usize, usize)>; 2]),
 }
 
+/// Whether a buffer has as many elements as are needed.
+fn fit(name: &str, len: usize, (needed, why): (usize, &str)) -> Result<(), String> {
+    match len == needed {
+        true => Ok(()),
+        false => Err(format!("the {name} has {len} elements: give it {needed}, {why}")),
+    }
+}
+
 /// Parts that lie where they are said to lie.
 fn apart(lengths: Lengths, parts: [Vec<(usize, usize)>; 2]) -> Result<Cuts, String> {
-    for (name, len, space) in lengths.buffers() {
+    lengths.fit(|space| {
         let parts = &parts[usize::from(space == Space::Output)];
-        let needed: usize = parts.iter().map(|(_, len)| len).sum();
-        if len != needed {
-            return Err(format!("the {name} has {len} elements: give it {needed}, the sum of the counts"));
-        }
-    }
+        (parts.iter().map(|(_, len)| len).sum(), "the sum of the counts")
+    })?;
     let [input, output] = parts.map(|parts| Cut::Apart(parts.into()));
     Ok(Cuts { output, input, sizes: Sizes::Told })
 }
@@ -468,9 +446,11 @@ impl Lengths {
         }
     }
 
-    fn buffers(self) -> impl Iterator<Item = (&'static str, usize, Space)> {
-        let input = self.input.map(|len| (self.name(Space::Input), len, Space::Input));
-        input.into_iter().chain([(self.name(Space::Output), self.output, Space::Output)])
+    /// Whether each buffer has as many elements as are needed, for a reason.
+    fn fit(self, needed: impl Fn(Space) -> (usize, &'static str)) -> Result<(), String> {
+        let buffers = self.input.map(|len| (Space::Input, len)).into_iter();
+        let mut buffers = buffers.chain([(Space::Output, self.output)]);
+        buffers.try_for_each(|(space, len)| fit(self.name(space), len, needed(space)))
     }
 }
 

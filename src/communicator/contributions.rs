@@ -94,10 +94,8 @@ impl Communicator {
         tag: impl Into<Tag>,
         count: usize,
     ) -> Contributions<'_, T> {
-        let mut ranks: Vec<Rank> = of.into_iter().map(Into::into).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        let contributors = ranks.into_iter().map(|rank| Contributor { rank, has: Has::Nothing }).collect();
+        let contributors =
+            each_once(of).into_iter().map(|rank| Contributor { rank, has: Has::Nothing }).collect();
         let (communicator, tag, spare) = (self, tag.into(), Vec::new());
         Contributions { communicator, tag, count, contributors, round: None, late: 0, spare }
     }
@@ -530,6 +528,14 @@ impl<T: Element> fmt::Debug for ReduceFirst<'_, '_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReduceFirst").field("k", &self.k).field("of", &self.from).finish_non_exhaustive()
     }
+}
+
+/// Ranks in ascending order, each once.
+pub(super) fn each_once(ranks: impl IntoIterator<Item = impl Into<Rank>>) -> Vec<Rank> {
+    let mut ranks: Vec<Rank> = ranks.into_iter().map(Into::into).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 /// Waits for a future on this thread.

@@ -254,15 +254,9 @@ impl Communicator {
             if let Source::Of(rank) = source { Some(rank) } else { None },
         );
         let desc = CallDesc {
-            operation,
-            dtype: DType::U8,
-            count: 0,
-            op: None,
             root,
             tag: Some(of.map_or(Tagged::Any, Tagged::Of)),
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new(operation, DType::U8, 0)
         };
         let wish =
             |from: Option<usize>| Wish { from: from.map(|from| from as u32), tag: of.map(|tag| tag.0) };

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::contributions::block_on;
+use super::contributions::{block_on, each_once};
 use super::messages::{MatchedProbe, Message, Receive, Source, Tags};
 use super::scope::{self, unlimited};
 use super::{Communicator, Operation};
@@ -56,10 +56,7 @@ impl Communicator {
         tag: impl Into<Tag>,
         parameters: Vec<T>,
     ) -> ServedParameters<'_, T> {
-        let mut ranks: Vec<Rank> = workers.into_iter().map(Into::into).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        let workers = ranks.into_iter().map(Worker::new).collect();
+        let workers = each_once(workers).into_iter().map(Worker::new).collect();
         let (communicator, tag, spare) = (self, tag.into(), Vec::new());
         let (applied, next, limit) = (None, 0, None);
         ServedParameters { communicator, tag, parameters, workers, applied, next, limit, spare }

@@ -150,15 +150,9 @@ impl Communicator {
     ) -> Operation<B> {
         let (lent, guard) = buffer.lend(&self.staging);
         let desc = CallDesc {
-            operation,
-            dtype: B::Element::DTYPE,
-            count: lent.0.raw().len() / size_of::<B::Element>(),
-            op: None,
             root: Some(peer),
             tag: Some(Tagged::Of(tag)),
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new(operation, B::Element::DTYPE, lent.0.raw().len() / size_of::<B::Element>())
         };
         let desc = round.map_or(desc, |round| desc.of_round(round));
         self.submit_lent(self.next_point(), desc, work, lent, guard)

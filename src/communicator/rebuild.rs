@@ -138,17 +138,7 @@ impl Communicator {
     /// One byte per rank, 1 for those that are gone.
     fn agree(&self) -> Operation<Vec<u8>> {
         let buffer = vec![0u8; self.size()];
-        let desc = CallDesc {
-            operation: "rebuild",
-            dtype: <u8 as Element>::DTYPE,
-            count: self.size(),
-            op: None,
-            root: None,
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
-        };
+        let desc = CallDesc::new("rebuild", <u8 as Element>::DTYPE, self.size());
         let (lent, guard) = buffer.lend(&self.staging);
         self.submit_lent(self.epoch + 1, desc, Ok(Work::Rebuild), lent, guard)
     }

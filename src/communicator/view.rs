@@ -7,7 +7,7 @@ use super::{Communicator, Operation, Prepared};
 use crate::buffer::lend::{Lend, LendMut, Lent, Nothing, Pair};
 use crate::buffer::parts::Parts;
 use crate::element::{Element, ReduceOp};
-use crate::engine::{Priority, Work};
+use crate::engine::{CallDesc, Priority, Work};
 use crate::error::Error;
 use crate::path::{Algorithm, Collective, VerifiedPlan};
 use crate::rank::Rank;
@@ -266,18 +266,15 @@ impl<'a> View<'a> {
         op: Option<ReduceOp>,
         buffer: B,
     ) -> Operation<B> {
-        let View { communicator, way, priority } = self;
-        let seq = communicator.next;
-        communicator.next += 1;
-        let (lent, guard) = buffer.lend(&communicator.staging);
-        let lengths = lengths::<B>(&lent);
-        let (mut desc, program) =
-            communicator.describe(operation, collective, op, lengths, B::Element::DTYPE, &way);
-        let work = word.and_then(|word| {
-            desc.fingerprint ^= word;
-            program.map(Work::Collective)
-        });
-        communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
+        self.begin(buffer, |communicator, way, lent| {
+            let (lengths, dtype) = (lengths::<B>(lent), B::Element::DTYPE);
+            let (mut desc, program) = communicator.describe(operation, collective, op, lengths, dtype, way);
+            let work = word.and_then(|word| {
+                desc.fingerprint ^= word;
+                program.map(Work::Collective)
+            });
+            (desc, work)
+        })
     }
 
     /// The same of parts that are not equal.
@@ -301,19 +298,30 @@ impl<'a> View<'a> {
         counts: impl FnOnce(Lengths) -> Result<Counts<'c>, String>,
         buffer: B,
     ) -> Operation<B> {
+        self.begin(buffer, |communicator, way, lent| {
+            let lengths = lengths::<B>(lent);
+            let (of, dtype) = ((lengths, counts(lengths)), B::Element::DTYPE);
+            let (desc, program) = communicator.describe_unequal(operation, collective, op, of, dtype, way);
+            let work = program.map(|(program, cuts)| {
+                let parts = std::mem::replace(&mut lent.0, Parts::NONE);
+                lent.0 = parts.with_cuts(cuts);
+                Work::Collective(program)
+            });
+            (desc, work)
+        })
+    }
+
+    /// Takes a number for what it is then found to be.
+    fn begin<B: Lend>(
+        self,
+        buffer: B,
+        describe: impl FnOnce(&mut Communicator, &Way, &mut Lent) -> (CallDesc, Result<Work, Error>),
+    ) -> Operation<B> {
         let View { communicator, way, priority } = self;
         let seq = communicator.next;
         communicator.next += 1;
         let (mut lent, guard) = buffer.lend(&communicator.staging);
-        let lengths = lengths::<B>(&lent);
-        let of = (lengths, counts(lengths));
-        let (desc, program) =
-            communicator.describe_unequal(operation, collective, op, of, B::Element::DTYPE, &way);
-        let work = program.map(|(program, cuts)| {
-            let parts = std::mem::replace(&mut lent.0, Parts::NONE);
-            lent.0 = parts.with_cuts(cuts);
-            Work::Collective(program)
-        });
+        let (desc, work) = describe(communicator, &way, &mut lent);
         communicator.submit_as(priority, seq, desc, desc.digest(), work, lent, guard)
     }
 

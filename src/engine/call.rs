@@ -9,8 +9,7 @@ use std::time::Duration;
 use super::board::Wish;
 use super::order::Priority;
 use super::program::Program;
-use super::run::counts;
-use crate::buffer::parts::Parts;
+use crate::buffer::parts::{Cuts, Parts};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CallInfo, Counts, Error};
 use crate::kernel::Reduction;
@@ -46,6 +45,12 @@ pub(crate) struct CallDesc {
 }
 
 impl CallDesc {
+    /// A call without root, tag, reduction and plan.
+    pub(crate) const fn new(operation: &'static str, dtype: DType, count: usize) -> CallDesc {
+        let (op, root, tag, own_count) = (None, None, None, false);
+        CallDesc { operation, dtype, count, op, root, tag, algorithm: "", fingerprint: 0, own_count }
+    }
+
     pub(crate) fn info(&self) -> CallInfo {
         CallInfo {
             operation: self.operation.into(),
@@ -172,10 +177,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// How long its parts are, where they are not equal.
-    pub(super) fn counts(&self) -> Option<Arc<Counts>> {
+    /// Where its parts are, if they are not equal, and the program that has them.
+    pub(super) fn cut(&self) -> Option<(Arc<Program>, Cuts)> {
         match &self.work {
-            Work::Collective(program) => counts(program, &self.desc, &self.parts).map(Arc::new),
+            Work::Collective(program) => self.parts.cuts().map(|cuts| (program.clone(), cuts.clone())),
             _ => None,
         }
     }
@@ -423,15 +428,9 @@ mod tests {
     #[test]
     fn a_round_is_read_from_the_digest_of_a_call_that_has_one() {
         let desc = CallDesc {
-            operation: "contribute",
-            dtype: DType::F32,
-            count: 1000,
-            op: None,
             root: Some(Rank(3)),
             tag: Some(Tagged::Of(Tag(5))),
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new("contribute", DType::F32, 1000)
         };
         for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
             assert_eq!(unmix(mix(word)), word);

@@ -211,7 +211,7 @@ impl Channel {
 
     pub(crate) fn called(&mut self, request: &Request) {
         self.called = self.called.max(request.seq + 1);
-        self.history.push(request.seq, request.desc, request.counts());
+        self.history.push(request.seq, request.desc, request.cut());
     }
 
     /// The last calls made here, to be told when this rank leaves.

@@ -370,17 +370,7 @@ mod tests {
     fn what_a_peer_gave_up_is_let_go_of_however_the_own_part_ends() {
         let plan = path::build(Algorithm::MeshTwoShot, Collective::AllReduce, 2).unwrap();
         let program = Arc::new(Program::new(Arc::new(path::verify(plan).unwrap()), 0));
-        let desc = CallDesc {
-            operation: "all_reduce",
-            dtype: DType::U8,
-            count: 0,
-            op: Some(ReduceOp::Sum),
-            root: None,
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
-        };
+        let desc = CallDesc { op: Some(ReduceOp::Sum), ..CallDesc::new("all_reduce", DType::U8, 0) };
         let pool = Pool::new(1 << 20, 1 << 20);
         let mut io = Io::new(0, vec![Via::Myself, Via::Memory], pool, None);
         for complete in [false, true] {

@@ -153,15 +153,9 @@ mod tests {
         let mut state = State::new(io, vec![String::new(); 2], Instant::now());
         let channel = state.open(Channel::new(0, "world".into(), [0, 1].into(), 0));
         let desc = CallDesc {
-            operation: "send",
-            dtype: DType::U8,
-            count: 0,
-            op: None,
             root: Some(Rank(1)),
             tag: Some(Tagged::Of(Tag(7))),
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
+            ..CallDesc::new("send", DType::U8, 0)
         };
         let request = Request {
             channel,

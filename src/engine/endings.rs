@@ -166,17 +166,7 @@ mod tests {
     }
 
     fn begin(core: &mut Core, program: &Arc<Program>) -> (Arc<Op>, u64) {
-        let desc = CallDesc {
-            operation: "all_reduce",
-            dtype: DType::F32,
-            count: COUNT,
-            op: Some(ReduceOp::Sum),
-            root: None,
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
-        };
+        let desc = CallDesc { op: Some(ReduceOp::Sum), ..CallDesc::new("all_reduce", DType::F32, COUNT) };
         let mut request = Request {
             channel: 0,
             seq: 0,

@@ -7,8 +7,8 @@ use crate::error::{CallInfo, Counts};
 use crate::link::frame::Header;
 
 /// The same with counts, where they are known.
-pub(super) fn with_counts(call: CallInfo, counts: Option<&Counts>) -> CallInfo {
-    CallInfo { counts: counts.cloned().or(call.counts), ..call }
+pub(super) fn with_counts(call: CallInfo, counts: Option<Counts>) -> CallInfo {
+    CallInfo { counts: counts.or(call.counts), ..call }
 }
 
 impl Flight {
@@ -47,7 +47,7 @@ impl Flight {
             Flight::Collective(run) => run.counts(),
             _ => None,
         };
-        with_counts(self.head().desc.info(), counts.as_deref())
+        with_counts(self.head().desc.info(), counts)
     }
 
     /// The message that it got, of which it did not know everything before.

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use super::call::CallDesc;
 use super::flight::with_counts;
-use crate::error::{CallInfo, Counts};
+use super::program::Program;
+use super::run::counts;
+use crate::buffer::parts::Cuts;
+use crate::error::CallInfo;
 
 /// Calls remembered whatever they were.
 const RECENT_MAX: usize = 64;
@@ -21,8 +24,8 @@ const FAR_MAX: usize = 8192;
 pub(crate) struct Past {
     seq: u64,
     pub desc: CallDesc,
-    /// How long its parts are, where they are not equal: of recent ones.
-    counts: Option<Arc<Counts>>,
+    /// Where its parts are, if they are not equal, and the program that has them: of recent ones.
+    cut: Option<(Arc<Program>, Cuts)>,
     /// Its caller knows, or will be told, that it did not go well.
     pub told: bool,
     /// Ranks that contradict it and have been told what was called.
@@ -31,12 +34,12 @@ pub(crate) struct Past {
 
 impl Past {
     fn new(seq: u64, desc: CallDesc) -> Past {
-        Past { seq, desc, counts: None, told: false, answered: Vec::new() }
+        Past { seq, desc, cut: None, told: false, answered: Vec::new() }
     }
 
     /// What was called, as others are told where ranks disagree.
     pub(crate) fn info(&self) -> CallInfo {
-        with_counts(self.desc.info(), self.counts.as_deref())
+        with_counts(self.desc.info(), self.cut.as_ref().map(|(program, cuts)| counts(program, cuts)))
     }
 
     /// Whether this rank is to be told what was called: once.
@@ -61,14 +64,14 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn push(&mut self, seq: u64, desc: CallDesc, counts: Option<Arc<Counts>>) {
+    pub(super) fn push(&mut self, seq: u64, desc: CallDesc, cut: Option<(Arc<Program>, Cuts)>) {
         if self.recent.len() == RECENT_MAX
             && let Some(past) = self.recent.pop_front()
             && past.desc.root.is_some()
         {
             self.keep(past);
         }
-        self.recent.push_back(Past { counts, ..Past::new(seq, desc) });
+        self.recent.push_back(Past { cut, ..Past::new(seq, desc) });
     }
 
     fn keep(&mut self, past: Past) {
@@ -129,17 +132,7 @@ mod tests {
     use crate::rank::Rank;
 
     fn call(count: usize, root: Option<Rank>) -> CallDesc {
-        CallDesc {
-            operation: "broadcast",
-            dtype: DType::U8,
-            count,
-            op: None,
-            root,
-            tag: None,
-            algorithm: "",
-            fingerprint: 1,
-            own_count: false,
-        }
+        CallDesc { root, fingerprint: 1, ..CallDesc::new("broadcast", DType::U8, count) }
     }
 
     #[test]

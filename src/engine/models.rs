@@ -40,17 +40,7 @@ impl Bell {
 }
 
 fn request(seq: u64) -> Request {
-    let desc = CallDesc {
-        operation: "barrier",
-        dtype: DType::U8,
-        count: 0,
-        op: None,
-        root: None,
-        tag: None,
-        algorithm: "",
-        fingerprint: 0,
-        own_count: false,
-    };
+    let desc = CallDesc::new("barrier", DType::U8, 0);
     let (work, parts, deadline) = (Work::Send { to: 0 }, Parts::NONE, Duration::ZERO);
     Request { channel: 0, seq, desc, digest: 0, work, parts, deadline, priority: Priority::Normal }
 }

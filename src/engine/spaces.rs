@@ -38,14 +38,7 @@ impl Cut {
     fn elements(&self, range: Range) -> std::ops::Range<usize> {
         match self {
             Cut::Even(partition) => partition.elements(range),
-            Cut::At(parts::Cut::InTurn(offsets)) => {
-                offsets[range.first as usize]..offsets[range.blocks().end as usize]
-            }
-            // Of plans in which parts lie apart, a range is one of them.
-            Cut::At(parts::Cut::Apart(parts)) => {
-                let (start, len) = parts[range.first as usize];
-                start..start + len
-            }
+            Cut::At(cut) => cut.elements(range.blocks()),
         }
     }
 }

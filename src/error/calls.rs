@@ -59,14 +59,19 @@ impl CallInfo {
 
     /// Equal but for counts that each rank gives itself, or that are not known of one.
     fn is_told_as(&self, other: &CallInfo) -> bool {
-        let (same_counts, count) = match (&self.counts, &other.counts) {
-            (Some(Counts::Own { .. }), Some(Counts::Own { .. })) => (true, self.count),
-            (Some(Counts::Parts(mine)), Some(Counts::Parts(others))) => (mine == others, other.count),
-            (None, Some(Counts::Own { .. })) | (Some(Counts::Own { .. }), None) => (false, other.count),
-            _ => (true, other.count),
+        let CallInfo { operation, dtype, count, op, root, tag, algorithm, plan, counts } = other;
+        let (same_counts, has_own) = match (&self.counts, counts) {
+            (Some(Counts::Own { .. }), Some(Counts::Own { .. })) => (true, true),
+            (Some(Counts::Parts(mine)), Some(Counts::Parts(others))) => (mine == others, false),
+            (None, Some(Counts::Own { .. })) | (Some(Counts::Own { .. }), None) => (false, false),
+            _ => (true, false),
         };
-        let known = |call: &CallInfo, count| CallInfo { counts: None, count, ..call.clone() };
-        same_counts && known(self, self.count) == known(other, count)
+        let mine = (self.dtype, self.op, self.root, self.tag, self.plan);
+        same_counts
+            && (has_own || self.count == *count)
+            && mine == (*dtype, *op, *root, *tag, *plan)
+            && self.operation == *operation
+            && self.algorithm == *algorithm
     }
 }
 

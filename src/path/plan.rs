@@ -453,29 +453,6 @@ impl Plan {
         }
     }
 
-    /// Whether each block stays in its place, wherever it goes, so that the parts of a vector may differ in length.
-    pub(crate) fn keeps_places(&self) -> bool {
-        let sent = |from: Rank, to: usize, number: u16| {
-            let is_it = |step: &&Step| matches!(step.action, Action::Send { to: of, message, .. } if of.index() == to && message == number);
-            self.ranks[from.index()].steps.iter().find(is_it).map(|step| step.action.range())
-        };
-        let stays = |rank: usize, step: &Step| {
-            let range = step.action.range();
-            let local = step.action.local_reads().all(|with| with.first == range.first);
-            let came =
-                |(from, message)| sent(from, rank, message).is_some_and(|with| with.first == range.first);
-            // As far as another part has come would be how far of this one?
-            let streams = step.after.iter().all(|after| match after {
-                After::Stream(on) => {
-                    self.ranks[rank].steps[usize::from(*on)].action.range().first == range.first
-                }
-                After::Whole(_) => true,
-            });
-            local && streams && step.action.messages_in().all(came)
-        };
-        self.ranks.iter().enumerate().all(|(rank, part)| part.steps.iter().all(|step| stays(rank, step)))
-    }
-
     /// Whether each part goes straight from whom it is of to whom it is for, so that nobody else need know how long it is.
     pub(crate) fn is_direct(&self) -> bool {
         let is_part = |rank: usize, step: &Step| {

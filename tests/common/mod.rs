@@ -67,6 +67,13 @@ pub fn connect(link: Link, n: usize) -> Vec<Communicator> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
+/// Rank 0, which serves, and its workers, which are ranks 1 and up.
+pub fn server_and_workers(workers: usize) -> (Communicator, Vec<Communicator>) {
+    let mut ranks = Communicator::local(workers + 1);
+    let workers = ranks.split_off(1);
+    (ranks.remove(0), workers)
+}
+
 /// Runs `act` as every rank of a world of `n`, each on a thread of its own; results in rank order.
 pub fn world<R: Send + 'static>(
     link: Link,

@@ -3,22 +3,15 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hcomm::{Communicator, Error, Rank, ReduceOp};
+use hcomm::{Error, Rank, ReduceOp};
 
-use crate::common;
+use crate::common::{self, server_and_workers};
 
 const TAG: u32 = 7;
 /// Long enough for what comes at once.
 const SHORT: Duration = Duration::from_secs(20);
 /// More than goes along with its header.
 const LARGE: usize = 100_000;
-
-/// A server and its workers, which are ranks 1 and up.
-fn world(workers: usize) -> (Communicator, Vec<Communicator>) {
-    let mut ranks = Communicator::local(workers + 1);
-    let workers = ranks.split_off(1);
-    (ranks.remove(0), workers)
-}
 
 fn ranks(of: &[u32]) -> Vec<Rank> {
     of.iter().copied().map(Rank).collect()
@@ -35,7 +28,7 @@ fn the_same_contributors_give_the_same_bits_in_whatever_order_they_come() {
     let expected = [1, 2, 3, 4, 5].map(value).into_iter().reduce(|sum, value| sum + value).unwrap();
     for rotation in 0..5 {
         for count in [1, LARGE] {
-            let (server, workers) = world(6);
+            let (server, workers) = server_and_workers(6);
             let mut first = server.contributions::<f32>(1..7, TAG, count);
             let mut order = [0, 1, 2, 3, 4];
             order.rotate_left(rotation);
@@ -55,7 +48,7 @@ fn the_same_contributors_give_the_same_bits_in_whatever_order_they_come() {
 
 #[test]
 fn what_is_late_is_of_no_other_round_and_what_is_early_of_its_own() {
-    let (server, workers) = world(3);
+    let (server, workers) = server_and_workers(3);
     let mut first = server.contributions::<u32>(1..4, TAG, 1);
     let give = |worker: usize, round, value: u32| {
         workers[worker].contribute(0, TAG, round, vec![value]).wait().unwrap();
@@ -82,7 +75,7 @@ fn what_is_late_is_of_no_other_round_and_what_is_early_of_its_own() {
 
 #[test]
 fn a_contributor_counts_once_with_its_first_word() {
-    let (server, workers) = world(2);
+    let (server, workers) = server_and_workers(2);
     let mut first = server.contributions::<i64>(1..3, TAG, 2);
     for value in [5i32, 6, 7] {
         workers[0].contribute(0, TAG, 1, vec![i64::from(value); 2]).wait().unwrap();
@@ -102,7 +95,7 @@ fn a_contributor_counts_once_with_its_first_word() {
 
 #[test]
 fn who_leaves_does_not_come_and_who_can_not_be_enough_is_told_who_is_missing() {
-    let (server, mut workers) = world(3);
+    let (server, mut workers) = server_and_workers(3);
     let mut first = server.contributions::<f64>(1..4, TAG, 1);
     workers[0].contribute(0, TAG, 4, vec![0.5]).wait().unwrap();
     workers[1].contribute(0, TAG, 5, vec![9.0]).wait().unwrap();
@@ -132,7 +125,7 @@ fn who_leaves_does_not_come_and_who_can_not_be_enough_is_told_who_is_missing() {
 #[test]
 fn a_future_that_is_dropped_loses_nothing() {
     for count in [1, LARGE] {
-        let (server, workers) = world(3);
+        let (server, workers) = server_and_workers(3);
         let mut first = server.contributions::<u64>(1..4, TAG, count);
         let mut sent = Vec::new();
         for (worker, value) in [(2, 300u64), (0, 1), (1, 20)] {
@@ -149,7 +142,7 @@ fn a_future_that_is_dropped_loses_nothing() {
 
 #[test]
 fn what_is_no_contribution_of_this_shape_is_refused_and_the_others_count() {
-    let (server, workers) = world(2);
+    let (server, workers) = server_and_workers(2);
     let mut first = server.contributions::<f32>(1..3, TAG, 3);
     let ended = |first: &mut hcomm::Contributions<'_, f32>| {
         let failed = first.reduce_first(2, 1, ReduceOp::Sum).timeout(SHORT).wait().unwrap_err();
@@ -180,7 +173,7 @@ fn what_is_no_contribution_of_this_shape_is_refused_and_the_others_count() {
 
 #[test]
 fn a_large_one_that_is_late_need_not_be_sent() {
-    let (server, workers) = world(2);
+    let (server, workers) = server_and_workers(2);
     let mut first = server.contributions::<u8>(1..3, TAG, LARGE);
     let slow = workers[1].contribute(0, TAG, 0, vec![9u8; LARGE]);
     let swift = workers[0].contribute(0, TAG, 1, vec![1u8; LARGE]);
@@ -199,7 +192,7 @@ fn a_large_one_that_is_late_need_not_be_sent() {
 
 #[test]
 fn a_worker_that_gives_its_contribution_up_may_give_another() {
-    let (server, workers) = world(1);
+    let (server, workers) = server_and_workers(1);
     let mut first = server.contributions::<u8>([1], TAG, LARGE);
     let sent = workers[0].contribute(0, TAG, 3, vec![9u8; LARGE]);
     sent.cancel();
@@ -213,7 +206,7 @@ fn a_worker_that_gives_its_contribution_up_may_give_another() {
 /// A rank that is lost fails the communicator, whoever else would contribute.
 #[test]
 fn a_rank_that_is_lost_is_named() {
-    let (server, mut workers) = world(2);
+    let (server, mut workers) = server_and_workers(2);
     let lost = workers.pop().unwrap();
     let panics = std::thread::spawn(move || {
         let _lost = lost;
@@ -227,7 +220,7 @@ fn a_rank_that_is_lost_is_named() {
 
 #[test]
 fn what_can_not_be_is_refused() {
-    let (server, workers) = world(2);
+    let (server, workers) = server_and_workers(2);
     let mut first = server.contributions::<f32>([2, 1, 2], TAG, 1);
     for (k, round, op, told) in [
         (0, 5, ReduceOp::Sum, "from 1 to 2"),
@@ -251,7 +244,7 @@ fn what_can_not_be_is_refused() {
 #[test]
 fn a_server_goes_on_with_the_first_of_its_workers() {
     const ROUNDS: u32 = 40;
-    let (server, workers) = world(5);
+    let (server, workers) = server_and_workers(5);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = workers

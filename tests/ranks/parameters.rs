@@ -4,19 +4,15 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hcomm::{Communicator, Error, Parameters, Rank, ServedParameters, within};
+use hcomm::{Error, Parameters, Rank, ServedParameters, within};
+
+use crate::common::server_and_workers;
 
 const TAG: u32 = 3;
 /// Long enough for what comes at once.
 const SHORT: Duration = Duration::from_secs(20);
 /// More than goes along with its header.
 const LARGE: usize = 100_000;
-
-fn world(workers: usize) -> (Communicator, Vec<Communicator>) {
-    let mut ranks = Communicator::local(workers + 1);
-    let workers = ranks.split_off(1);
-    (ranks.remove(0), workers)
-}
 
 /// Adds the next update, and answers who waits for it.
 fn serve(served: &mut ServedParameters<'_, u64>) -> (Rank, u32) {
@@ -43,7 +39,7 @@ fn asks(worker: &mut Parameters<'_, u64>) {
 #[test]
 fn what_is_pulled_is_no_staler_than_it_may_be() {
     for count in [1, LARGE] {
-        let (server, workers) = world(2);
+        let (server, workers) = server_and_workers(2);
         let mut served = server.serve_parameters([1, 2], TAG, vec![0u64; count]);
         let mut swift = workers[0].parameters::<u64>(0, TAG, count, 2);
         let mut slow = workers[1].parameters::<u64>(0, TAG, count, 2);
@@ -76,7 +72,7 @@ fn what_is_pulled_is_no_staler_than_it_may_be() {
 fn workers_go_on_with_whatever_staleness() {
     const CLOCKS: u32 = 60;
     for staleness in [0, 1, 3, u32::MAX] {
-        let (server, workers) = world(4);
+        let (server, workers) = server_and_workers(4);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async move {
@@ -115,7 +111,7 @@ fn workers_go_on_with_whatever_staleness() {
 
 #[test]
 fn who_leaves_holds_up_nobody() {
-    let (server, mut workers) = world(2);
+    let (server, mut workers) = server_and_workers(2);
     let mut served = server.serve_parameters([1, 2], TAG, vec![0u64]);
     let gone = workers.pop().unwrap();
     let mut shared = workers[0].parameters::<u64>(0, TAG, 1, 0);
@@ -138,7 +134,7 @@ fn who_leaves_holds_up_nobody() {
 
 #[test]
 fn a_worker_that_is_lost_is_named_to_all() {
-    let (server, mut workers) = world(2);
+    let (server, mut workers) = server_and_workers(2);
     let lost = workers.pop().unwrap();
     let mut served = server.serve_parameters([1, 2], TAG, vec![0u64]);
     let mut shared = workers[0].parameters::<u64>(0, TAG, 1, 0);
@@ -159,7 +155,7 @@ fn a_worker_that_is_lost_is_named_to_all() {
 /// Whatever was asked for is there for the next.
 #[test]
 fn a_pull_that_is_dropped_is_gone_on_with() {
-    let (server, workers) = world(1);
+    let (server, workers) = server_and_workers(1);
     let mut served = server.serve_parameters([1], TAG, vec![7u64; LARGE]);
     let mut shared = workers[0].parameters::<u64>(0, TAG, LARGE, 0);
     asks(&mut shared);
@@ -189,7 +185,7 @@ fn a_pull_that_is_dropped_is_gone_on_with() {
 
 #[test]
 fn what_is_no_update_is_refused_and_the_rest_goes_on() {
-    let (server, workers) = world(1);
+    let (server, workers) = server_and_workers(1);
     let mut served = server.serve_parameters([1], TAG, vec![0u64; 3]);
     let refused = |served: &mut ServedParameters<'_, u64>| {
         let failed = served.next_wait().unwrap_err();
@@ -222,7 +218,7 @@ fn what_is_no_update_is_refused_and_the_rest_goes_on() {
 
 #[test]
 fn who_waits_too_long_is_told_so() {
-    let (server, workers) = world(2);
+    let (server, workers) = server_and_workers(2);
     let mut served = server.serve_parameters([1, 2], TAG, vec![0u64]);
     let mut shared = workers[0].parameters::<u64>(0, TAG, 1, 0);
     shared.push(vec![1u64]).wait().unwrap();

@@ -9,7 +9,7 @@ use super::super::call::{Op, Request, Work};
 use super::super::core::Core;
 use super::super::exchange::header;
 use super::super::io::EAGER_MAX;
-use super::super::program::{Act, From, Input, Program, Step, Straight};
+use super::super::program::{Act, From, Input, Program, Straight};
 use super::super::run::Run;
 use super::super::shared::Submitted;
 use super::super::spaces::Spaces;
@@ -83,8 +83,11 @@ impl Core {
         let Work::Collective(program) = &request.work else { return None };
         let program = program.clone();
         let straight = program.straight.as_ref()?;
+        if !self.can_walk(request) {
+            return None;
+        }
         let spaces = Spaces::new(&program, &request.desc, &request.parts);
-        if !self.can_walk(request, &program, &spaces) {
+        if !program.steps.iter().all(|step| spaces.bytes(step.range) <= EAGER_MAX) {
             return None;
         }
         let channel = self.state.channels[request.channel].as_ref()?;
@@ -107,14 +110,13 @@ impl Core {
         Some(self.go_on(clock, record, problem, |state, op| state.fly_steps(op, request.take(), done)))
     }
 
-    fn can_walk(&self, request: &Request, program: &Program, spaces: &Spaces) -> bool {
+    /// As far as is known without the lengths of its messages.
+    fn can_walk(&self, request: &Request) -> bool {
         let Some(channel) = self.state.way(request) else { return false };
         // What one of whom it gets nothing has said may be that the call is given up.
         let is_open = |peer: &u32| *peer as usize == self.state.io.me || self.is_near(*peer as usize);
-        let is_small = |step: &Step| spaces.bytes(step.range) <= EAGER_MAX;
         request.desc.bytes() <= BYTES_MAX
             && request.parts.sizes() != Some(Sizes::Learned)
-            && program.steps.iter().all(is_small)
             && self.is_clear()
             && channel.members.iter().all(is_open)
     }

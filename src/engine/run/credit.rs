@@ -28,7 +28,7 @@ impl Run {
     pub(crate) fn requested(&mut self, from: usize, message: u32, io: &mut Io) -> Result<(), String> {
         let input =
             self.program.incoming(from, message).ok_or("request for a message that is not in the plan")?;
-        self.told.check(input)?;
+        self.check_known(input)?;
         let len = self.steps[self.program.inputs[input].step].raw.len();
         let state = &mut self.inputs[input];
         let needs_none = len > EAGER_MAX || state.arrived > 0 || state.complete || state.via_memory;

@@ -12,7 +12,7 @@ impl Run {
     pub(crate) fn sink(&mut self, from: usize, header: &Header, io: &mut Io) -> Result<Sink, String> {
         let program = self.program.clone();
         let input = program.incoming(from, header.item).ok_or(NOT_IN_PLAN)?;
-        self.told.check(input)?;
+        self.check_known(input)?;
         let index = program.inputs[input].step;
         let StepState { raw, done, .. } = self.steps[index];
         let (limit, _) = self.limit(&program, index);

@@ -147,7 +147,7 @@ impl Run {
     ) -> Result<(), String> {
         let program = self.program.clone();
         let input = program.incoming(from, header.item).ok_or(super::NOT_IN_PLAN)?;
-        self.told.check(input)?;
+        self.check_known(input)?;
         let len = self.steps[program.inputs[input].step].raw.len();
         let size = self.head.desc.dtype.size();
         let upto =

@@ -18,7 +18,7 @@ mod lent;
 mod reduce;
 mod waiting;
 
-use counted::Told;
+use counted::Length;
 pub(super) use counted::counts;
 pub(crate) use credit::check_request;
 pub(crate) use intake::{Due, NOT_IN_PLAN};
@@ -26,12 +26,13 @@ use lent::Message;
 
 use std::sync::Arc;
 
+use super::call::Arrival;
 use super::head::Head;
 use super::io::{EAGER_MAX, Io, Via};
 use super::program::{Act, Program, Push};
 use super::spaces::Spaces;
 use crate::buffer::arena::Place;
-use crate::buffer::parts::Parts;
+use crate::buffer::parts::{Parts, Sizes};
 use crate::buffer::pool::Block;
 use crate::buffer::raw::Raw;
 use crate::kernel::SOURCES_MAX;
@@ -56,7 +57,10 @@ pub(crate) struct Run {
     program: Arc<Program>,
     parts: Parts,
     spaces: Spaces,
-    told: Told,
+    /// Who knows how long its parts are, where they are not equal.
+    sizes: Option<Sizes>,
+    /// What this rank got, if it did not know how long it is.
+    arrival: Option<Arrival>,
     steps: Vec<StepState>,
     inputs: Vec<InputState>,
     scratch: Vec<Block>,
@@ -82,6 +86,8 @@ struct StepState {
     credit: usize,
     eager: bool,
     asked: bool,
+    /// Its receiver was told how long it is.
+    told: bool,
     /// An empty message has been handed over.
     begun: bool,
     /// `Send` to another process that reads it here: by what, and until all is read.
@@ -99,6 +105,7 @@ impl StepState {
             credit: 0,
             eager: false,
             asked: false,
+            told: false,
             begun: false,
             lends: None,
             lent: false,
@@ -114,6 +121,7 @@ struct InputState {
     granted: usize,
     /// Its sender has asked for credit.
     asked: bool,
+    length: Length,
     /// A frame of it is on its way into its memory.
     reading: bool,
     window: Option<Block>,
@@ -167,13 +175,14 @@ impl Run {
         memory.offers.resize(head.members.len(), None);
         let places = [Some(&parts), parts.input()].map(|parts| io.place_of(parts?));
         let spaces = Spaces::new(&program, &head.desc, &parts);
-        let told = Told::new(parts.sizes(), &program);
+        let sizes = parts.sizes();
         let mut run = Run {
             head,
             program,
             parts,
             spaces,
-            told,
+            sizes,
+            arrival: None,
             steps: memory.steps,
             inputs: memory.inputs,
             scratch: memory.scratch,
@@ -447,7 +456,7 @@ impl Run {
 
     fn place_stream(&mut self, index: usize, input: usize, limit: usize, all: bool, io: &mut Io) -> bool {
         let raw = self.steps[index].raw;
-        if raw.len() > EAGER_MAX && limit > 0 && self.told.knows(input) {
+        if raw.len() > EAGER_MAX && limit > 0 && self.knows(input) {
             self.grant_portion(input, limit, raw.len(), io);
         }
         let state = &mut self.inputs[input];

@@ -61,17 +61,7 @@ fn a_sum_into_memory_that_is_still_sent_is_right() {
         .get(Algorithm::RecursiveDoubling, Collective::AllReduce, crate::path::Placement::InPlace, 4)
         .unwrap();
     let program = Arc::new(Program::new(plan, 0));
-    let desc = CallDesc {
-        operation: "all_reduce",
-        dtype: DType::F32,
-        count: COUNT,
-        op: Some(ReduceOp::Sum),
-        root: None,
-        tag: None,
-        algorithm: "",
-        fingerprint: 0,
-        own_count: false,
-    };
+    let desc = CallDesc { op: Some(ReduceOp::Sum), ..CallDesc::new("all_reduce", DType::F32, COUNT) };
     let (mut state, channel) = rank_of_four();
     let op = Arc::new(Op::default());
     let mut request = Request {

@@ -22,17 +22,7 @@ fn narrow() -> Scene {
 
 /// A call that is known to be wrong.
 fn refused(scene: &mut Scene) -> Error {
-    let desc = CallDesc {
-        operation: "all_gather",
-        dtype: DType::F32,
-        count: 3,
-        op: None,
-        root: None,
-        tag: None,
-        algorithm: "",
-        fingerprint: 0,
-        own_count: false,
-    };
+    let desc = CallDesc::new("all_gather", DType::F32, 3);
     let problem = Error::InvalidArgument { operation: desc.operation.into(), problem: "on purpose".into() };
     let op = flying(scene.engine.submit(Request {
         channel: scene.channel,

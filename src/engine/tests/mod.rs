@@ -131,15 +131,10 @@ pub(super) fn flying(call: super::Submitted) -> Arc<Op> {
 /// A sum of so many f32, by this program.
 pub(super) fn sum_of(program: &Program, count: usize) -> CallDesc {
     CallDesc {
-        operation: "all_reduce",
-        dtype: DType::F32,
-        count,
         op: Some(ReduceOp::Sum),
-        root: None,
-        tag: None,
         algorithm: program.plan.algorithm,
         fingerprint: program.plan.fingerprint(),
-        own_count: false,
+        ..CallDesc::new("all_reduce", DType::F32, count)
     }
 }
 
@@ -254,15 +249,12 @@ impl Scene {
         };
         let plan = program.as_ref().map(|program| program.plan.clone());
         let desc = CallDesc {
-            operation,
-            dtype: DType::F32,
-            count,
             op,
             root,
             tag: tag.map(Tagged::Of),
             algorithm: plan.as_ref().map_or("", |plan| plan.algorithm),
             fingerprint: plan.as_ref().map_or(0, |plan| plan.fingerprint()),
-            own_count: false,
+            ..CallDesc::new(operation, DType::F32, count)
         };
         let number = if tag.is_some() { 0 } else { self.next };
         self.next += u64::from(tag.is_none());

@@ -162,17 +162,7 @@ struct Besides {
 
 impl Scene {
     fn begin_rebuild(&self) -> Arc<Op> {
-        let desc = CallDesc {
-            operation: "rebuild",
-            dtype: DType::U8,
-            count: self.members,
-            op: None,
-            root: None,
-            tag: None,
-            algorithm: "",
-            fingerprint: 0,
-            own_count: false,
-        };
+        let desc = CallDesc::new("rebuild", DType::U8, self.members);
         super::flying(self.engine.submit(Request {
             channel: self.channel,
             seq: 1,

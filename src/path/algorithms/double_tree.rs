@@ -58,10 +58,10 @@ pub fn reduce(root: Rank, n: u32) -> Plan {
         for up in sum(&mut plan, &nodes, ups) {
             let top = up.host(nodes[0].between);
             if top != root {
-                let after: Vec<After> = up.summed[top.index()].map(After::Stream).into_iter().collect();
-                let sent = plan.send(top, root, half(up.block), &after);
-                let lent: Vec<After> = up.lent[root.index()].map(After::Stream).into_iter().collect();
-                plan.place(sent.message, half(up.block), &lent);
+                let after = up.summed[top.index()].map(After::Stream);
+                let sent = plan.send(top, root, half(up.block), after.as_slice());
+                let lent = up.lent[root.index()].map(After::Stream);
+                plan.place(sent.message, half(up.block), lent.as_slice());
             }
         }
     }
@@ -150,8 +150,8 @@ impl Up {
             Member::Rank(_) => None,
             Member::Group(_) => self.summed[from.index()],
         };
-        let after: Vec<After> = written.map(After::Stream).into_iter().collect();
-        let sent = plan.send(from, to, half(self.block), &after);
+        let after = written.map(After::Stream);
+        let sent = plan.send(from, to, half(self.block), after.as_slice());
         self.lent[from.index()] = Some(sent.step);
         Some(sent.message)
     }
@@ -164,15 +164,16 @@ impl Up {
             None => Operand::Local(half(self.block)),
         });
         let post = if at == 0 { Post::Finish } else { Post::None };
-        let after: Vec<After> = self.lent[host.index()].map(After::Stream).into_iter().collect();
-        self.summed[host.index()] = Some(plan.reduce(host, half(self.block), &operands, post, &after));
+        let after = self.lent[host.index()].map(After::Stream);
+        self.summed[host.index()] =
+            Some(plan.reduce(host, half(self.block), &operands, post, after.as_slice()));
     }
 
     /// From each node to those below it, and to the rank that has none.
     fn back(mut self, plan: &mut PlanBuilder, nodes: &[Node]) {
         for node in nodes {
             let host = self.host(node.between);
-            let after: Vec<After> = self.summed[host.index()].map(After::Stream).into_iter().collect();
+            let after = self.summed[host.index()].map(After::Stream);
             for member in [node.low, node.high] {
                 let to = self.holder(nodes, member);
                 // A rank that has a node gets it there.
@@ -180,9 +181,9 @@ impl Up {
                 if matches!(member, Member::Rank(rank) if has_node(rank)) {
                     continue;
                 }
-                let sent = plan.send(host, to, half(self.block), &after);
-                let lent: Vec<After> = self.lent[to.index()].map(After::Stream).into_iter().collect();
-                self.summed[to.index()] = Some(plan.place(sent.message, half(self.block), &lent));
+                let sent = plan.send(host, to, half(self.block), after.as_slice());
+                let lent = self.lent[to.index()].map(After::Stream);
+                self.summed[to.index()] = Some(plan.place(sent.message, half(self.block), lent.as_slice()));
             }
         }
     }
@@ -220,8 +221,8 @@ fn pass_down(
     rank: &impl Fn(u32) -> Rank,
 ) {
     let Some(top) = run.clone().max_by_key(|at| (at + 1).trailing_zeros()) else { return };
-    let after: Vec<After> = has.map(After::Stream).into_iter().collect();
-    let sent = plan.send(from, rank(top), half(block), &after);
+    let after = has.map(After::Stream);
+    let sent = plan.send(from, rank(top), half(block), after.as_slice());
     let placed = plan.place(sent.message, half(block), &[]);
     for below in [run.start..top, top + 1..run.end] {
         pass_down(plan, block, (rank(top), Some(placed)), below, rank);

@@ -291,16 +291,29 @@ impl Prefix {
 /// Each rank hands what it has to the rank before it, at distance 1, 2, 4, …
 pub fn all_gather(n: u32) -> Plan {
     let mut plan = PlanBuilder::new(Collective::AllGather, NAME, n, n, 1);
-    let mut placed: Vec<Vec<(Range, StepId)>> = vec![Vec::new(); n as usize];
+    let placed = vec![Vec::new(); n as usize];
+    gather(&mut plan, placed, &Rank, &|_, _| false);
+    plan.build()
+}
+
+/// Each rank's block to all, and what was placed before; nothing is sent to who `has` it. Blocks are numbered as those ranks are that
+/// `rank` names.
+pub(super) fn gather(
+    plan: &mut PlanBuilder,
+    mut placed: Vec<Vec<(Range, StepId)>>,
+    rank: &impl Fn(u32) -> Rank,
+    has: &impl Fn(u32, &Range) -> bool,
+) {
+    let n = plan.ranks();
     let mut distance = 1;
     while distance < n {
         let count = distance.min(n - distance);
         let mut messages = Vec::new();
         for p in 0..n {
-            for run in runs(p, count, n) {
-                let to = (p + n - distance) % n;
+            let to = (p + n - distance) % n;
+            for run in runs(p, count, n).filter(|run| !has(to, run)) {
                 let after = after_writes(&placed[p as usize], run);
-                messages.push((to, run, plan.send(Rank(p), Rank(to), run, &after).message));
+                messages.push((to, run, plan.send(rank(p), rank(to), run, &after).message));
             }
         }
         for (to, run, message) in messages {
@@ -309,7 +322,6 @@ pub fn all_gather(n: u32) -> Plan {
         }
         distance *= 2;
     }
-    plan.build()
 }
 
 /// Blocks `first .. first + count`, modulo n, as runs.

@@ -11,7 +11,7 @@
 //! Communication Operations in MPICH" (2005).
 
 use crate::path::algorithms::GRANULE;
-use crate::path::algorithms::recursive_doubling::{after_writes, runs};
+use crate::path::algorithms::recursive_doubling::{after_writes, gather};
 use crate::path::builder::PlanBuilder;
 use crate::path::plan::{Collective, Plan, Range, Space, StepId};
 use crate::rank::Rank;
@@ -38,22 +38,7 @@ pub fn broadcast(root: Rank, n: u32) -> Plan {
             placed[child as usize].push((run, plan.place(sent.message, run, &[])));
         }
     }
-    let mut distance = 1;
-    while distance < n {
-        let count = distance.min(n - distance);
-        let mut messages = Vec::new();
-        for v in 0..n {
-            let to = (v + n - distance) % n;
-            let held = Range::new(Space::Output, to, subtree(to));
-            for run in runs(v, count, n).filter(|run| !held.has(run)) {
-                let after = after_writes(&placed[v as usize], run);
-                messages.push((to, run, plan.send(rank(v), rank(to), run, &after).message));
-            }
-        }
-        for (to, run, message) in messages {
-            placed[to as usize].push((run, plan.place(message, run, &[])));
-        }
-        distance *= 2;
-    }
+    let has = |v: u32, run: &Range| Range::new(Space::Output, v, subtree(v)).has(run);
+    gather(&mut plan, placed, &rank, &has);
     plan.build()
 }

@@ -44,6 +44,24 @@ impl Wiring {
     }
 }
 
+/// Whether each block stays in its place, wherever it goes, so that the parts of a vector may differ in length.
+pub(super) fn keeps_places(plan: &Plan, wiring: &Wiring) -> bool {
+    ranks(plan).all(|(rank, part)| {
+        let first =
+            |rank: Rank, step: StepId| plan.ranks[rank.index()].steps[step as usize].action.range().first;
+        steps(part).all(|(_, step)| {
+            let at = step.action.range().first;
+            let mut local = step.action.local_reads();
+            let mut came = step.action.messages_in();
+            // As far as another part has come would be how far of this one?
+            let mut streams = step.after.iter().filter(|after| matches!(after, After::Stream(_)));
+            local.all(|with| with.first == at)
+                && came.all(|(from, message)| first(from, wiring.sender(from, rank, message)) == at)
+                && streams.all(|on| first(rank, on.step()) == at)
+        })
+    })
+}
+
 /// All that can be seen without playing the plan.
 pub(super) fn check(plan: &Plan) -> Result<Wiring, VerifyError> {
     check_frame(plan)?;

@@ -30,6 +30,7 @@ pub struct VerifiedPlan {
     plan: Plan,
     fingerprint: u64,
     is_direct: bool,
+    keeps_places: bool,
     in_rank_order: bool,
 }
 
@@ -37,6 +38,11 @@ impl VerifiedPlan {
     /// Whether each part goes straight from whom it is of to whom it is for.
     pub(crate) const fn is_direct(&self) -> bool {
         self.is_direct
+    }
+
+    /// Whether each block stays in its place, wherever it goes.
+    pub(crate) const fn keeps_places(&self) -> bool {
+        self.keeps_places
     }
 
     /// A hash over everything in the plan; the same on every machine and in every build of this version.
@@ -94,8 +100,8 @@ pub fn verify(plan: Plan) -> Result<VerifiedPlan, VerifyError> {
     races::check(&plan, &wiring)?;
     let in_rank_order = value::check(&plan, &wiring, &order)?;
     let fingerprint = fingerprint::fingerprint(&plan);
-    let is_direct = plan.is_direct();
-    Ok(VerifiedPlan { plan, fingerprint, is_direct, in_rank_order })
+    let (is_direct, keeps_places) = (plan.is_direct(), structure::keeps_places(&plan, &wiring));
+    Ok(VerifiedPlan { plan, fingerprint, is_direct, keeps_places, in_rank_order })
 }
 
 /// In which order the ranks' contributions to a block of the result are combined: `((0 + 1) + (2 + 3))`. Operands
